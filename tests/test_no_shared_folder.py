@@ -19,9 +19,11 @@ from stores import environment
 import pyspark_diff
 from pyspark_diff import Dataflow, StateReader
 from pyspark_diff.dataflow import opening
-from pyspark_diff.errors import FunctionError, StorageError
+from pyspark_diff.errors import DiffError, FunctionError, StorageError, UnknownOutcomeError
+from pyspark_diff.runners import work
 from pyspark_diff.trace import cache
 from pyspark_diff.trace import storage as files
+from pyspark_diff.trace.remote_objects import RemoteObjects
 from pyspark_diff.trace.roots import objects_at
 
 pytest.importorskip("obstore")
@@ -117,7 +119,7 @@ def test_all_files_go_through_the_store(spark, bucket, runner, monkeypatch):
         flow.session("towns").upsert([(6, "north")])
         flow.advance_to(9)
         assert read(flow) == answers(people, towns)
-        flow.verify()
+        assert flow.verify() == []
     with StateReader(bucket, spark=spark) as reader:
         assert Counter(map(tuple, reader["rows"].at().select("name", "region").collect())) == \
             answers(people, towns)[0]
@@ -146,6 +148,94 @@ def test_many_directories_are_listed_by_one_request(bucket, monkeypatch):
     store.close()
     assert requests == ["data"]
     assert [item.name for item in names(objects_at(bucket), "data")] == [store.name(lasting)]
+
+
+@pytest.fixture
+def memory(monkeypatch, tmp_path):
+    """The URL of a new store in memory that is used as one in a bucket, with small files."""
+    monkeypatch.setattr(opening, "_needs_folder", lambda *_: False)
+    monkeypatch.setattr(work, "IN_MEMORY_ROWS", 3)
+    copies = tmp_path / "copies"
+    copies.mkdir(mode=0o700)
+    monkeypatch.setattr(cache, "_folder", lambda: str(copies))
+    return f"memory://{uuid.uuid4().hex}/store"
+
+
+class Faults:
+    """Let the n-th request of a store, or of a kind, fail, before or after it is done."""
+
+    WRITES = "upload", "create", "replace", "delete"
+
+    def __init__(self, monkeypatch, done):
+        self.left, self.hit, self.kind, self._done = None, None, None, done
+        for name in (*self.WRITES, "names", "read", "read_range"):
+            request = getattr(RemoteObjects, name)
+            monkeypatch.setattr(RemoteObjects, name, self._failing(name, request))
+
+    def _failing(self, name, request):
+        def call(objects, *given, **more):
+            if self.left is None or self.kind not in (None, name):
+                return request(objects, *given, **more)
+            self.left -= 1
+            if self.left >= 0:
+                return request(objects, *given, **more)
+            self.left, self.hit = None, name
+            if name not in self.WRITES:
+                raise StorageError("no answer")
+            if self._done:
+                request(objects, *given, **more)
+            raise UnknownOutcomeError("no answer")
+
+        return call
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_each_request_of_a_step_may_fail(spark, memory, monkeypatch, done):
+    people, towns = {f"n{i}": i % 7 for i in range(60)}, {i: f"r{i % 3}" for i in range(5)}
+    faults, hit = Faults(monkeypatch, done), Counter()
+    with Dataflow.open(memory, program, spark=spark, buckets=2, runner="local") as flow:
+        flow.session("people").upsert(list(people.items()))
+        flow.session("towns").upsert(list(towns.items()))
+        flow.advance_to(1)
+        for at in range(24):
+            changed = {f"n{i}": (at + i) % 7 for i in range(at % 9, 60, 9)}
+            people.update(changed)
+            flow.session("people").upsert(list(changed.items()))
+            faults.left, faults.hit, faults.kind = at // 2, None, None
+            if at % 2:  # the commit comes after a number of uploads that varies
+                faults.left, faults.kind = 0, ("create", "replace", "delete")[at % 3]
+            try:
+                flow.advance_to(at + 2)
+            except DiffError:
+                faults.left = None
+                flow.step()
+            faults.left = None
+            assert read(flow) == answers(people, towns), (at, faults.hit)
+            hit[faults.hit] += 1
+        assert hit.keys() >= {"upload", "create", "replace", "delete"}, hit
+    faults.left = None
+    assert not passing(memory)
+    with Dataflow.open(memory, program, spark=spark, buckets=2, runner="local") as flow:
+        assert read(flow) == answers(people, towns)
+        assert flow.verify() == []
+
+
+@pytest.mark.parametrize("rows", [[], [(None, None)], [("x", 1)] * 20])
+def test_tables_of_no_rows_and_of_nulls(spark, memory, rows):
+    def copied(flow):
+        frame = flow.input("rows", "s string, n int, l array<string>, m map<string, int>")[0]
+        frame.groupBy("s", "n").count().keep("counts")
+        frame.keep("all")
+
+    with Dataflow.open(memory, copied, spark=spark, buckets=2) as flow:
+        for time in 1, 2:
+            flow.session("rows").insert([(*row, None, {"a": 1}) for row in rows])
+            flow.advance_to(time)
+            counts = dict(Counter(rows * time))
+            assert {(s, n): c for s, n, c in flow["counts"].at().collect()} == counts
+            assert flow["all"].at().count() == len(rows) * time
+    with Dataflow.open(memory, copied, spark=spark, buckets=2) as flow:
+        assert flow["all"].at().count() == len(rows) * 2
 
 
 def may_mount():
