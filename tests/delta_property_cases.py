@@ -57,6 +57,14 @@ def refused(condition, *statements):
     return fails
 
 
+def manifest(spark, folder):
+    """A manifest, which Delta refuses for a table with deletion vectors."""
+    try:
+        spark.sql(f"GENERATE symlink_format_manifest FOR TABLE delta.`{folder}`")
+    except PySparkException as error:
+        assert "DELTA_UNSUPPORTED_GENERATE_WITH_DELETION_VECTORS" in str(error)
+
+
 DAYS = "interval 2 days"
 #: Each property is in one of these changes, in a table with a change feed, without, or with mapped
 #: columns.
@@ -175,7 +183,7 @@ STATEMENTS = {
         "ALTER TABLE {t} CHANGE COLUMN v v STRING COMMENT 'x'",
         "ALTER TABLE {t} DEFAULT COLLATION UTF8_LCASE", "COMMENT ON TABLE {t} IS 'x'",
         "CREATE TABLE IF NOT EXISTS {t} (x INT) USING delta",
-        "GENERATE symlink_format_manifest FOR TABLE {t}", "CONVERT TO DELTA {t}",
+        manifest, "CONVERT TO DELTA {t}",
         "VACUUM {t} DRY RUN", "CACHE TABLE {t}"),
     "RefreshTable UncacheTable ClearCache AlterTableDropFeature DropTableConstraint ReorgTable":
         change("REFRESH TABLE {t}", "UNCACHE TABLE {t}", "CLEAR CACHE",
