@@ -281,6 +281,20 @@ def test_random_loops_in_steps(spark, data, loops):
     check_steps(spark, data, data.draw(looping(loops)), 2, runner="local", buckets=2)
 
 
+def test_inputs_that_are_apart_may_stay_where_they_are(spark):
+    """The frontier of a dataflow is the meet of those of its inputs, and may be none of them."""
+    with Dataflow(spark, time_type=kind_of(2), runner="local") as flow:
+        sessions = [flow.input(name, "k int")[1] for name in "ab"]
+        sessions[0].advance_to([(1, 2), (3, 0)])
+        sessions[1].advance_to([(0, 2)])
+        flow.advance_to([(0, 2), (3, 0)])
+        assert [session._frontier for session in sessions] == [
+            Antichain([(1, 2), (3, 0)]), Antichain([(0, 2)])]
+        for time in (0, 0), [(0, 2), (2, 0)]:
+            with pytest.raises(TimeRegressionError, match="cannot go back"):
+                flow.advance_to(time)
+
+
 # Programs that grow while they run.
 
 

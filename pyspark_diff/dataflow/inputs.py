@@ -244,9 +244,9 @@ class Inputs:
         """The same where times are structs. They go on to where nothing is that is not beyond
         either: what they have promised before holds."""
         still = [s for s in self.sessions() if not s._content.capability.is_empty]
-        if still and all(
-            to.precedes(s._content.capability) and s._content.capability != to for s in still
-        ):
+        least = meet_all(s._content.capability for s in still)
+        # Where several inputs are apart, none of them may be at their meet.
+        if still and to.precedes(least) and to != least:
             shown = ", ".join(f"input {s.name!r} {s._told()}" for s in still)
             raise TimeRegressionError(
                 f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
