@@ -283,6 +283,7 @@ def test_nothing_is_left_of_statistics_with_exact(spark):
     [(1.0, 2.0)], [(1.0, 2.0), (2.0, 2.0)], [(1.0, 2.0), (1.0, 3.0)], [(None, 1.0)],
     [(1.0, 2.0), (NAN, 3.0)], [(1.0, 2.0), (3.0, -INF)],
     [(1.0, 2.0), (2.0, 5.0), (None, 7.0), (3.0, None)],
+    [(1.0, 2.0), (INF, 2.0)], [(INF, 2.0)], [(1.0, NAN), (1.0, 3.0)], [(INF, 1.0), (INF, 2.0)],
 ])
 def test_exact_statistics_at_the_edges(spark, rows):
     """With one pair, equal values, nulls, NaN and infinities they are those of Spark."""

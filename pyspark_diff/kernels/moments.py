@@ -235,14 +235,22 @@ class ExactComoment(Comoment):
             nothing = nothing | (n == 1)
         made, zero = np.full(len(sums), np.nan), np.zeros(len(sums), np.bool_)
         sides = [_totals(sums, column) for column in (self.column, self.other)]
-        rows = np.flatnonzero(~nothing & sides[0][1] & sides[1][1])
-        totals = [_integers(side[rows]) for side, _ in sides]
+        used = _SQUARES.get(self.name, (False, False))
+        # Infinities of a column that a sum of squares does not use have no effect.
+        needed = used if self.name in _NO_PRODUCTS else (True, True)
+        finite = [ok | (not need) for (_, ok), need in zip(sides, needed)]
+        if self.name in _VARYING:
+            zero = ~nothing & sides[1][1] & ~sides[0][1] & _is_constant(sums, self.other, n)
+        if self.name == "regr_r2":
+            made[sides[0][1] & ~sides[1][1] & _is_constant(sums, self.column, n)] = 1.0
+        rows = np.flatnonzero(~nothing & finite[0] & finite[1])
         unused = [0] * rows.size
+        totals = [
+            _integers(side[rows]) if need else unused for (side, _), need in zip(sides, needed)
+        ]
         squares = [
-            _integers(sums.of(ExactPowers(column, 2))[rows]) if used else unused
-            for column, used in zip(
-                (self.column, self.other), _SQUARES.get(self.name, (False, False))
-            )
+            _integers(sums.of(ExactPowers(column, 2))[rows]) if square else unused
+            for column, square in zip((self.column, self.other), used)
         ]
         products = unused if self.name in _NO_PRODUCTS else _integers(
             sums.of(ExactProducts(self.column, self.other))[rows]
@@ -256,6 +264,15 @@ class ExactComoment(Comoment):
         if self.name == "corr":
             self._check(zero)
         return pa.array(made, mask=nothing | zero).cast(self.kind)
+
+
+def _is_constant(sums: Sums, column: int, n: Int64) -> Array:
+    """Whether all values of a column are equal in a group, if they are finite."""
+    totals = _integers(_totals(sums, column)[0])
+    squares = _integers(sums.of(ExactPowers(column, 2)))
+    return np.array([
+        count * square == total * total for count, total, square in zip(n.tolist(), totals, squares)
+    ], np.bool_)
 
 
 def _totals(sums: Sums, column: int) -> tuple[Int64, Array]:
