@@ -243,7 +243,7 @@ QUALIFIED = [
 ]
 UNQUALIFIED = {
     "SELECT -b AS b FROM t QUALIFY rank() OVER (ORDER BY b) = 1":
-        "EXPRESSION: b in QUALIFY at line 1, column 52",
+        "EXPRESSION: b in QUALIFY at line 1, column 53",
     "SELECT a, sum(b) OVER () AS n FROM t QUALIFY n = (SELECT max(b) FROM u WHERE u.a = t.a)":
         "NODE: a correlated subquery in QUALIFY",
     "SELECT a, explode(array(b)) FROM t QUALIFY rank() OVER (ORDER BY a) = 1":
