@@ -352,7 +352,8 @@ class Description:
     lower, upper
         The interval; `lower` must precede `upper`. Equal ones hold nothing.
     since
-        Times may have been advanced to it.
+        All times are advanced to it. Some files may have times that are advanced further, up to
+        the `since` of the trace.
 
     Examples
     --------

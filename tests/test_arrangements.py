@@ -12,7 +12,7 @@ from pyspark_diff import ClosedError, Dataflow, DiffFrame, NotReadableError, Tim
 from pyspark_diff.operators.node import Arranged, Keyed
 from pyspark_diff.runners import work
 from pyspark_diff.times import Antichain
-from pyspark_diff.trace import held_batches
+from pyspark_diff.trace import held_batches, storage
 from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.trace.spine import TINY_BATCHES, TINY_ROWS, Trace
 
@@ -23,6 +23,33 @@ EDGES = [(1, 2), (2, 3), (2, 4), (3, 1), (4, 4)]
 def arranged(flow):
     """The nodes that take a stream in by key."""
     return [node for node in flow._build().graph.nodes if isinstance(node, Keyed)]
+
+
+def times_of(batch):
+    """The times of the updates in a batch's files."""
+    return [int(t) for _, path in batch.opened() for t in storage.open_updates(path).times()]
+
+
+@pytest.mark.parametrize("held", [0, 4096])
+def test_the_times_of_a_batch_are_advanced_to_its_since(spark, held, monkeypatch):
+    """If not, a late operator receives updates that its first time does not consolidate."""
+    monkeypatch.setattr(work, "IN_MEMORY_ROWS", held)
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        numbers, session = flow.input("numbers", "n long")
+        numbers.distinct().keep("kept")
+        numbers.keep("rows")  # so that the distinct rows read this arrangement
+        early = 0
+        for begin in range(0, 12, 2):
+            session.insert([(n,) for n in range(begin, begin + 40)])
+            session.advance_to(begin + 1)
+            session.remove([(begin,)])
+            advance(flow, session, begin + 2)
+            for trace in flow._state.traces.values():
+                for batch in trace.batches:
+                    since = batch.description.since.bound
+                    assert since <= min(times_of(batch))
+                    early += min(times_of(batch)) < trace.since.bound
+        assert early  # some batches are not yet at the since of their trace
 
 
 def advance(flow, session, to):

@@ -47,7 +47,7 @@ from pyspark_diff.runners.work import (
     write_file,
 )
 from pyspark_diff.spark.bridge import JobLabel
-from pyspark_diff.times import Antichain, Coordinate
+from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch, BatchFile, Paths
 from pyspark_diff.trace.spine import Trace
@@ -474,7 +474,9 @@ class StepContext:
     ) -> Trace:
         """The trace with the new batch."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
-        return trace.extended(upper, since, files_of(results))
+        # A reader does not advance its output beyond the begin of the interval: see `read_of`.
+        advanced = since.meet(trace.upper) if isinstance(node, Reader) else since
+        return trace.extended(upper, since, files_of(results), advanced)
 
     def merge(
         self, traces: Mapping[Arranged, tuple[Trace, Sequence[Antichain]]], least: int = 0
@@ -487,7 +489,7 @@ class StepContext:
             With the frontiers that no merge may cross.
         least : int
         """
-        due: list[tuple[Arranged, int, int, Antichain]] = []
+        due: list[tuple[Arranged, int, int]] = []
         wanted: list[tuple[Arranged, Sequence[Batch], int | None]] = []
         for node, (trace, fences) in traces.items():
             self.traces[node] = trace
@@ -501,11 +503,19 @@ class StepContext:
                 # Beyond a reader's frontier times still tell old updates from new ones.
                 settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
                 until = _within(trace, trace.since, trace.upper) if settled else None
-                reached = trace.since if settled else batches[0].description.since
-                due.append((node, first, stop, reached))
+                due.append((node, first, stop))
                 wanted.append((node, batches, until))
-        for (node, first, stop, reached), files in zip(due, self._merged(wanted)):
-            self.traces[node] = self.traces[node].merged(first, stop, reached, files)
+        for (node, first, stop), (_, merged, until), files in zip(
+            due, wanted, self._merged(wanted)
+        ):
+            trace = self.traces[node]
+            old = {path for batch in merged for path in batch.paths}
+            # A file that is not written again has the times of its batch.
+            advanced = until is not None and not any(
+                file.path in old for of_bucket in files.values() for file in of_bucket
+            )
+            reached = trace.since if advanced else meet_all(b.description.since for b in merged)
+            self.traces[node] = trace.merged(first, stop, reached, files)
 
     def _merged(
         self, wanted: Sequence[tuple[Arranged, Sequence[Batch], int | None]], every: bool = False

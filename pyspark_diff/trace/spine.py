@@ -94,12 +94,21 @@ class Trace:
         return replace(self, batches=tuple(filter(reaches, self.batches)))
 
     def extended(
-        self, upper: Antichain, since: Antichain, files: Files
+        self, upper: Antichain, since: Antichain, files: Files, advanced: Antichain | None = None
     ) -> "Trace":
-        """The trace up to a new upper, with the files of the interval since the last one."""
+        """The trace up to a new upper, with the files of the interval since the last one.
+
+        Parameters
+        ----------
+        upper, since : Antichain
+        files : mapping of int to tuple of BatchFile
+        advanced : Antichain, optional
+            The times of the files are advanced to it; to `since`, if it is not given.
+        """
         batches = self.batches
         if files:
-            batches += (Batch(Description(self.upper, upper, since), files),)
+            description = Description(self.upper, upper, since if advanced is None else advanced)
+            batches += (Batch(description, files),)
         return replace(self, upper=upper, since=since, batches=batches)
 
     def joined(self, lower: Antichain, upper: Antichain, files: Files) -> "Trace":
@@ -107,7 +116,7 @@ class Trace:
 
         A loop brings the updates of one interval in many parts, one for each iteration.
         """
-        batch = Batch(Description(lower, upper, self.since), files)
+        batch = Batch(Description(lower, upper, self.since.meet(lower)), files)
         return replace(self, batches=self.batches + (batch,))
 
     def due(
