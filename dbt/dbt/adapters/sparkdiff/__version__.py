@@ -1,0 +1,3 @@
+"""The version that dbt shows."""
+
+version = "0.1.0"
