@@ -17,7 +17,7 @@ from hypothesis import settings
 
 SLICES = 20
 #: Files whose slow tests take more than five minutes: only `ci/prove --all` runs them.
-CAMPAIGNS = {"test_damage", "test_durability", "test_nights", "test_faults"}
+CAMPAIGNS = {"test_damage", "test_durability", "test_nightly_jobs", "test_faults"}
 #: Lines of a node id, a seed and a number of examples, with tabs. Each default run has them.
 FAILED = Path(__file__).with_name("failed_examples.txt")
 PLAN = os.environ.get("PYSPARK_DIFF_PROVE", "")
