@@ -20,8 +20,9 @@ PAGE = ROOT / "docs" / "reference" / "messages.md"
 VALUE = "…"
 _HEAD = """# Messages
 
-The messages of all errors, by their class, with … in place of each value. [Errors](errors.md) describes the classes,
-and [Recovering from faults](../how-to/faults.md) the ways to continue. `ci/messages` writes this page from the sources.
+The messages of all errors, by their class, with … in place of each value. [Errors](errors.md)
+describes the classes, and [Recovering from faults](../how-to/faults.md) the ways to continue.
+`ci/messages` writes this page from the sources.
 """
 
 
