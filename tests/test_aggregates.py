@@ -264,7 +264,7 @@ def test_an_alias_does_not_stand_for_the_column_of_its_name(spark, name):
                 f.agg(F.sum(made.alias(name)).alias("t"), F.max(made).alias("m"))
             ),
         })
-        with pytest.raises(SchemaError, match="an order is made of columns"):
+        with pytest.raises(SchemaError, match="an order takes columns"):
             frame.top_k(1, made.alias(name).desc())
     assert len(groups) == 19
     # One of each kind, and of each kind of expression.

@@ -218,7 +218,7 @@ def test_a_hold_keeps_history_until_it_is_released(spark, runner):
 
 def test_only_collections_of_a_dataflow_are_held(spark):
     frame = DiffFrame(spark.createDataFrame([(1, 0, 1)], "n int, time int, diff int"))
-    with pytest.raises(NotReadableError, match="given as a whole"):
+    with pytest.raises(NotReadableError, match="has its whole history"):
         frame.hold()
 
 

@@ -324,7 +324,7 @@ def test_names_and_forms_are_checked(spark):
     history = spark.createDataFrame([(1, 0, 1)], "a int, time long, diff long")
     from pyspark_diff import DiffFrame
 
-    with pytest.raises(NotReadableError, match="given as a whole"):
+    with pytest.raises(NotReadableError, match="has its whole history"):
         DiffFrame(history).sink("out", foreach(print))
 
 

@@ -818,7 +818,7 @@ def test_loops_that_make_no_sense_are_refused(spark):
             x.set(x)
         with pytest.raises(NotReadableError, match="leave"):
             x.at(0)
-    with pytest.raises(SchemaError, match="written down once"):
+    with pytest.raises(SchemaError, match="a loop has one with statement"):
         first.__enter__()
     with Loop() as second:
         y = second.variable(frame)

@@ -1096,9 +1096,9 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
     with Dataflow(spark, time_type=PAIR) as flow:
         for made, why in (
             (lambda: flow.input("a", "k int", key="k"), r".*int>: .* none is the later one"),
-            (lambda: flow.input("a", "k int", check=True), r".*int>: of two removals of a record"),
-            (lambda: flow.clock(1), r".*int>: it ticks in one field.*Feed an input"),
-            (lambda: flow.source("a", None), r".*int>: what it reads .*Read it yourself"),
+            (lambda: flow.input("a", "k int", check=True), r".*int>: two removals of a record"),
+            (lambda: flow.clock(1), r".*int>: a clock ticks in one field.*Feed an input"),
+            (lambda: flow.source("a", None), r".*int>: its rows have .*Read it yourself"),
             (lambda: flow.import_table("doctest_pairs", input="a"),
              r".*int>: give an input its rows.*session\('a'\)"),
         ):

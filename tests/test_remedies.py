@@ -254,7 +254,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "a dict for agg has names of functions": (
         lambda g: g.n.groupBy("k").agg({"v": sum}), lambda g: g.n.groupBy("k").agg({"v": "sum"})
     ),
-    "was never set; say what it is in the next iteration": (
+    "was never set; define its next iteration": (
         lambda g: _unset(g, False), lambda g: _unset(g, True)
     ),
     "Use the collection itself inside of the loop": (
@@ -263,7 +263,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "inspect shows the updates of each step": (
         lambda g: g.n.inspect(print), lambda g: g.n.to_df().collect()
     ),
-    "a sink is given the changes of each step": (
+    "a sink receives the changes of each step": (
         lambda g: g.n.sink("out", foreach(print)), lambda g: g.n.to_df().collect()
     ),
     "is not kept, so there is nothing to be read": (
@@ -347,7 +347,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
             reset_probability=0.15, rounds=2,
         ),
     ),
-    "sums of others are aggregates": (
+    "for sums of other types take aggregates": (
         lambda g: g.n.withColumn("x", F.lit(0.5)).weighted("x"),
         lambda g: g.n.withColumn("x", F.lit(0.5)).groupBy("k").agg(F.sum("x")),
     ),
@@ -419,14 +419,14 @@ ELSEWHERE = {
     "its collections are again what they were": "test_iterate",
     "the frequency of percentile": "test_quantiles",
     "is not a plain call of an aggregate function": "test_connect",
-    "a program that is opened again would give table": "test_tables",
+    "each opening of this program would add table": "test_tables",
     "number must be 'row_number'": "test_windows",
     "a variable is made inside of its loop": "test_iterate",
     "enter_at is for loops": "test_iterate",
     "only a variable of a loop can be set": "test_iterate",
     "here they are structs: take the updates": "test_product_times",
-    "read what it is at the end, leave()": "test_iterate",
-    "keep what comes out of it: leave()": "test_iterate",
+    "read its final state, leave()": "test_iterate",
+    "keep the collection that leaves it: leave()": "test_iterate",
     "must be a DiffFrame{}, not a": "test_graphs",
     "with reset_probability=... the number of rounds": "test_graphs",
     "there is nothing to send": "test_graphs",

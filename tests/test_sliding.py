@@ -448,7 +448,7 @@ def test_what_a_clock_cannot_be(spark):
             flow.clock("1 day")
         with pytest.raises(SchemaError, match="name of the time or diff"):
             flow.clock("1 day", name="other", column="Time")
-        with pytest.raises(NotReadableError, match="'clock' is a clock, which nobody feeds"):
+        with pytest.raises(NotReadableError, match="'clock' is a clock and has no session"):
             flow.session("clock")
         with pytest.raises(InvalidTimeError, match=r"tick \d+ times.*flow.clock.every, start="):
             flow.advance_to(datetime.datetime(2026, 3, 1))

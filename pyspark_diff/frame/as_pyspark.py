@@ -1,13 +1,14 @@
-"""What a PySpark user's hand does with a frame beside operators: names of its columns, null values,
-and the way to go where a collection cannot do what a DataFrame does.
+"""PySpark's access to a frame without operators: names of its columns, null values, and a hint for
+each method that only a DataFrame can have.
 
-A DataFrame is a table, a collection is one for each time. What needs a table, an order, or a job is
-not there, and says what is::
+A DataFrame is a table; a collection is a table for each time. Methods that need a table, an order
+or a job are absent, and the error for each names the method to use instead::
 
     every public name of DataFrame is a method here, or has a hint
 
-A column is taken from a frame as in PySpark: ``df["x"]``, or ``df.x`` where no method and no hint
-has the name. It stands for that column also in what is made of the frame, while it is the same.
+A column is taken from a frame as in PySpark: ``df["x"]``, or ``df.x`` if no method and no hint has
+the name. It refers to that column in every collection derived from the frame, as long as no
+operator changes the column.
 """
 
 from __future__ import annotations
@@ -92,17 +93,17 @@ _OTHERS = {
 #: Several columns, in brackets.
 Several = list[str] | list[Column] | list[str | Column] | tuple[str | Column, ...]
 
-#: Stands for a value that was not given, as None is one.
+#: The default for an absent value, as None is a value.
 _NO_VALUE = object()
 
 
 def hint(name: str) -> str | None:
-    """What to do instead of a method that DataFrame has, and a collection has not."""
+    """The method to use instead of one that DataFrame has and a collection lacks."""
     if name in _ACTIONS:
         inside = "" if name in ("collect", "show", "toPandas", "isEmpty", "toArrow") else "..."
         return _AT.format(name=name, inside=inside)
-    found = _OTHERS.get(name)
-    return None if found is None else found.format(name=name)
+    text = _OTHERS.get(name)
+    return None if text is None else text.format(name=name)
 
 
 class PySparkMethods(Frame):
@@ -115,15 +116,17 @@ class PySparkMethods(Frame):
     def __getitem__(self, item: Column | Several) -> Self: ...
 
     def __getitem__(self, item: int | str | Column | Several) -> Column | Self:
-        """A column of this collection, as PySpark's ``df["x"]``; or some, or a condition.
+        """A column of this collection, as PySpark's ``df["x"]``; or several columns, or a
+        condition.
 
         Parameters
         ----------
         item : str, int, Column, or list of str or Column
-            A column by its name or number, which is found in any expression over this collection,
-            or over what is made of it while the column is the same; ``df["*"]`` stands for all.
-            With a condition it is `where`, with a list `select`. ``df.x`` is the same, for columns
-            that are not called as a method is; type checkers know ``df["x"]`` only.
+            A column by its name or number. Every expression over this collection accepts it, and
+            every expression over a collection derived from it, as long as the column is unchanged;
+            ``df["*"]`` is all columns. With a condition the call is `where`, with a list `select`.
+            ``df.x`` is the same as ``df["x"]`` if no method has that name; type checkers know
+            ``df["x"]`` only.
 
         Raises
         ------
@@ -159,12 +162,12 @@ class PySparkMethods(Frame):
         return self._column(item)
 
     def _column(self, name: str) -> Column:
-        """The column that a name stands for in this collection and in no other."""
+        """The column of a name in this collection and in no other."""
         source = self._collection
         if name == STAR and source.resolver.star is not None:
             return source.resolver.star.column()
         if not source.named(name) and any(mark in name for mark in ".`"):
-            # A part of a column, or one under an alias: what Spark makes of the text.
+            # A field of a column, or a column under an alias: Spark resolves the text.
             source.template().select(F.col(name)).schema
             first, dot, rest = name.partition(".")
             if dot and len(source.named(first)) == 1:
@@ -176,11 +179,11 @@ class PySparkMethods(Frame):
     def _handle(self, name: str) -> Handle:
         source = self._collection
         lineage = source.resolver.lineage(source.column_name(name, "in this collection"))
-        assert lineage is not None  # as of each column of a collection
+        assert lineage is not None  # every column of a collection has one
         return lineage.handle
 
     def __dir__(self) -> list[str]:
-        """What there is to complete a name with: methods, and columns."""
+        """Names for completion: methods and columns."""
         return sorted({*super().__dir__(), *filter(str.isidentifier, self.columns)})
 
     @property
@@ -214,9 +217,9 @@ class PySparkMethods(Frame):
         print(self.schema.treeString(level) if level is not None else self.schema.treeString())
 
     def withColumns(self, colsMap: Mapping[str, Column]) -> Self:  # noqa: N802, N803
-        """Several columns more, or in the place of others, as PySpark's `withColumns`.
+        """Several columns added, or replaced, as PySpark's `withColumns`.
 
-        Each sees the columns as they were before.
+        Every expression reads the columns of this collection, before any replacement.
 
         Examples
         --------
@@ -288,8 +291,8 @@ class PySparkMethods(Frame):
         ([Row(n=2)], [Row(n=3)])
         """
         names = self._subset(subset, "replace")
-        given = [subset] if isinstance(subset, str) else list(subset or ())
-        for name, meant in zip(given, names):
+        requested = [subset] if isinstance(subset, str) else list(subset or ())
+        for name, meant in zip(requested, names):
             if name != meant:
                 raise SchemaError(
                     f"replace, as PySpark's, takes names in their own case only: write {meant!r}, "
@@ -319,19 +322,20 @@ class PySparkMethods(Frame):
         listed = list(ids) if isinstance(ids, (list, tuple)) else [ids]
         if values is None:
             source = self._collection
-            ids_ = {n for one in listed if isinstance(one, str) for n in source.named(one)}
+            ids_ = {n for name in listed if isinstance(name, str) for n in source.named(name)}
             values = [name for name in self.columns if name not in ids_]
         chosen = [values] if isinstance(values, (str, Column)) else list(values)
         check_names([variableColumnName, valueColumnName])
         names = (variableColumnName, valueColumnName)
         source, (listed, chosen) = self._collection.seeing((listed, chosen))
         with suggesting(source.columns):
-            made = source.template().unpivot(listed, chosen, *names)
-            kind = made.schema[valueColumnName].dataType  # that all values have in common
+            melted = source.template().unpivot(listed, chosen, *names)
+            kind = melted.schema[valueColumnName].dataType  # the common type of all values
         shown = source.resolver.as_named
 
         def apply(frame: DataFrame) -> DataFrame:
-            # Rows side by side in one expression, as no operator may look beyond its own.
+            # One expression makes all rows of a record, as no operator may look at more than one
+            # record.
             pairs = [
                 F.struct(
                     F.lit(shown(frame.select(_column(value)).columns[0])).alias(variableColumnName),
@@ -347,7 +351,8 @@ class PySparkMethods(Frame):
     melt = unpivot
 
     def _spark(self, kind: str, apply: Callable[[DataFrame], DataFrame]) -> Self:
-        """What Spark makes of each record, with the columns that it has left as they were."""
+        """The operator of a Spark method on each record, which marks the columns that Spark leaves
+        unchanged."""
         source = self._collection
         source.check_unambiguous(kind)
         same = same_columns(source.template(), apply)
@@ -355,7 +360,7 @@ class PySparkMethods(Frame):
         return self._wrap(row_wise(source, kind, apply, unchanged=unchanged))
 
     def _subset(self, subset: str | Sequence[str] | None, kind: str) -> list[str]:
-        """Columns that are meant, of the data columns."""
+        """The data columns that the caller names, by their own spelling."""
         if subset is None:
             return self.columns
         names = [subset] if isinstance(subset, str) else list(subset)
@@ -364,18 +369,18 @@ class PySparkMethods(Frame):
     if not TYPE_CHECKING:  # so that a type checker knows what there is
 
         def __getattr__(self, name):
-            told = None if name.startswith("_") else hint(name)
+            advice = None if name.startswith("_") else hint(name)
             if name == JVM_FRAME:
-                # What an operator of a Spark frame asks its other side for.
+                # An operator of a Spark frame asks its other side for this attribute.
                 raise AttributeError(
-                    "a Spark frame cannot take a collection beside it, as it does not change: "
-                    "begin with the collection, as in collection.join(df, ...), or with "
+                    "a Spark frame does not change, so its methods cannot take a collection. Begin "
+                    "with the collection, as in collection.join(df, ...), or with "
                     "flow.constant(df).join(collection, ...)"
                 )
             there = "_collection" in self.__dict__ and name in self.columns
-            if told is not None:
+            if advice is not None:
                 column = f"; the column is frame[{name!r}]" if there else ""
-                raise AttributeError(f"a DiffFrame has no {name}: {told}{column}")
+                raise AttributeError(f"a DiffFrame has no {name}: {advice}{column}")
             if there:
                 return self._column(name)
             shown = ", ".join(self.columns) if "_collection" in self.__dict__ else ""
@@ -419,12 +424,12 @@ class PySparkMethods(Frame):
         )
 
 
-def _column(given: str | Column) -> Column:
-    return column(given) if isinstance(given, str) else given
+def _column(name: str | Column) -> Column:
+    return column(name) if isinstance(name, str) else name
 
 
 class NaMethods:
-    """What `DiffFrame.na` gives: PySpark's names for what is done to nulls."""
+    """The value of `DiffFrame.na`: PySpark's names of the methods that change nulls."""
 
     def __init__(self, frame: PySparkMethods):
         self._frame = frame

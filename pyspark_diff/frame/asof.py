@@ -1,12 +1,13 @@
-"""As-of joins: to each record the one of another collection that stands next to it in an order.
+"""As-of joins: each record with the nearest record of another collection in an order.
 
-    join_asof(A, B)  =  A, each with the last of B's records before it, by key
+    join_asof(A, B)  =  each record of A with the last record of B before it, by key
                      =  last(B's columns, ignoring nulls) over (partition by key order by time)
-                        over the records of both, of which those of A are kept
 
-So it is kept up to date as a window is: a change of B matters to the records of A up to the next of
-B, and these are read. The nearest one is the nearer of the last one before and the first one
-behind, which are found by one window over the other.
+computed over the records of both sides and restricted to those of A.
+
+So a window keeps the join up to date. A change of B reads the records of A up to the next record of
+B, and changes only these. The nearest record is the nearer one of the last record before and the
+first record after; a window over the result of another window finds both.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from pyspark_diff.spark.schema import arrow_type, without_nullability
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Whether each window looks before a record.
+#: For each window whether it looks before a record.
 _DIRECTIONS = {"backward": (True,), "forward": (False,), "nearest": (True, False)}
 _HOW = ("left", "inner")
 
 
 class AsofMethods(Frame):
-    """Joins with what stands next in an order."""
+    """Joins with the nearest record in an order."""
 
     def join_asof(
         self,
@@ -66,32 +67,34 @@ class AsofMethods(Frame):
         ----------
         other : DiffFrame, or a plain table
         on : str, or tuple of (str, str)
-            The column of the order, on both sides or here and there: a number, date or timestamp.
-            Of one name it comes once in the result, as it is here. A null has no match.
+            The column of the order: one name for both sides, or the names here and there. Its type
+            is a number, date or timestamp. If both names are equal, the result has the column once,
+            with the values of this side. A null has no match.
         by : str or list of str
-            Columns that are on both sides, which have to be equal. They come once in the result. A
-            null matches nothing.
+            Columns of both sides whose values have to be equal. The result has them once. A null
+            matches nothing.
         direction : {"backward", "forward", "nearest"}
-            Whether the last one before a record is taken, the first one behind it, or the nearer of
-            these two: of two that are equally far away the one before. Distances between doubles
-            are doubles.
+            The match is the last record before, the first record after, or the nearer of these two.
+            If both are equally far away, it is the record before. Distances between doubles are
+            doubles.
         tolerance : int, float, Decimal or timedelta, optional
-            How far it may be away.
+            The largest distance of a match.
         exact : bool
-            Whether it may be at the same place.
+            Whether a match may be at the same place.
         how : {"left", "inner"}
-            Whether records without a match are there, with nulls.
+            Whether the result has records without a match, with nulls.
 
         Raises
         ------
         SchemaError
-            If columns are missing, or have different types here and there.
+            If columns are missing, or have different types on the two sides.
 
         Notes
         -----
-        Of several records of `other` at one place the one with the greatest other columns is taken,
-        the first of these columns counting most. Right at every time, also where either side is
-        corrected late: a change costs the records up to the next one of `other`.
+        If several records of `other` are at one place, the match is the record with the greatest
+        other columns, the first of these columns counting most. The result is right at every time,
+        also if either side is corrected late: a change costs the records up to the next record of
+        `other`.
 
         Examples
         --------
@@ -115,7 +118,10 @@ class AsofMethods(Frame):
         if isinstance(tolerance, (int, float)) and tolerance < 0 or (
             isinstance(tolerance, datetime.timedelta) and tolerance < datetime.timedelta()
         ):
-            raise SchemaError(f"a tolerance is how far a match may be away, and not {tolerance!r}")
+            raise SchemaError(
+                "tolerance is the largest distance of a match, zero or more, and not "
+                f"{tolerance!r}"
+            )
         ours, theirs = self._collection, self._peer(other)
         ours.check_unambiguous("join_asof")
         theirs.check_unambiguous("join_asof")
@@ -151,9 +157,10 @@ def _joined(
     mine = [(o.source, o.internal) for o in resolver.sources if o.side == 0]
     yours = [(o.source, o.internal) for o in resolver.sources if o.side == 1]
     ours_of = dict(mine)
-    taken = [internal for _, internal in (*mine, *yours)]
-    place = unused("place", taken)
-    # Both sides have all columns: those of the key and the order together, the others as nulls.
+    occupied = [internal for _, internal in (*mine, *yours)]
+    place = unused("place", occupied)
+    # Both sides get all columns: they share the columns of the key and the order, and have nulls in
+    # the columns of the other side.
     at = ours_of[here]
     shared = {ours_of[a]: b for a, b in zip(keys[0], keys[1])} | {at: there}
     left: list[tuple[str | None, T.StructField]] = []
@@ -167,66 +174,68 @@ def _joined(
         kind = without_nullability(theirs.node.schema.field(source).dataType)
         left.append((None, T.StructField(internal, kind)))
         right.append((source, T.StructField(internal, kind)))
-    # A place is never null there: it tells which side a record is from.
+    # The place is null exactly in the records of our side, so it identifies the side of a record.
     valid = drop_null(theirs.node, [there, *keys[1]])
     both = Concat([pad(ours.node, left), pad(valid, right)])
     partition = [ours_of[name] for name in keys[0]]
     node: Node = both
     ways: list[_Way] = []
     for back in sides:
-        # At one place those of the other side come first, if they are to be found from there.
+        # At one place, records of the other side sort first if they are matches.
         order = [(at, not back, False), (place, False, exact)]
-        taken += node.schema.names
-        found = {name: unused(f"found {name}", taken) for name in (*(n for _, n in yours), place)}
+        occupied += node.schema.names
+        matches = {
+            name: unused(f"found {name}", occupied) for name in (*(n for _, n in yours), place)
+        }
         functions: list[tuple[T.StructField, Function]] = []
-        for name, result in found.items():
+        for name, result in matches.items():
             kind = both.schema.field(name).dataType
             picked = Picked(arrow_type(kind), "last", name, UP_TO_HERE[0], place)
             functions.append((T.StructField(result, kind), picked))
         arranged = arrange_in_order(node, partition, order)
         node = window(arranged, [(name, down) for name, down, _ in order], functions)
-        one, other = (
-            _wide(column(name), both.schema.field(at).dataType) for name in (at, found[place])
+        own, match = (
+            _wide(column(name), both.schema.field(at).dataType) for name in (at, matches[place])
         )
-        first, second = (one, other) if back else (other, one)
-        near = column(found[place]).isNotNull()
+        first, second = (own, match) if back else (match, own)
+        near = column(matches[place]).isNotNull()
         if tolerance is not None:
             near = near & (second >= first - F.lit(tolerance))
-        ways.append(_Way(found, near, first - second))
+        ways.append(_Way(matches, near, first - second))
     whole = replace(ours, node=node, resolver=Resolver.plain(node.schema.names), flow=ours.flow)
     condition = column(place).isNull()
     if how == "inner":
         condition = condition & reduce(or_, (way.near for way in ways))
-    kept = filtered(whole, condition)
-    made: Node
+    ours_only = filtered(whole, condition)
+    joined: Node
     if len(ways) == 1 and (tolerance is None or how == "inner"):
-        pairs = [(n, n) for _, n in mine] + [(ways[0].found[n], n) for _, n in yours]
-        made = pick("join_asof", kept.node, pairs)
+        pairs = [(n, n) for _, n in mine] + [(ways[0].columns[n], n) for _, n in yours]
+        joined = pick("join_asof", ours_only.node, pairs)
     else:
         columns = [(internal, column(internal)) for _, internal in mine]
         columns += [(name, _nearest(ways, name)) for _, name in yours]
-        made = computed(kept, "join_asof", columns)
-    return ours.derived(made, resolver=replace(resolver, sources=()))
+        joined = computed(ours_only, "join_asof", columns)
+    return ours.derived(joined, resolver=replace(resolver, sources=()))
 
 
 class _Way(NamedTuple):
-    """What was found before a record, or behind it: the columns by name, whether there is one near
-    enough, and how far it is away."""
+    """The match of each record in one direction: its columns by name, whether it is near enough,
+    and its distance."""
 
-    found: dict[str, str]
+    columns: dict[str, str]
     near: Column
     away: Column
 
 
 def _nearest(ways: Sequence[_Way], name: str) -> Column:
-    """A column of what was found, the first of the ways counting more."""
+    """A column of the match; if two matches are equally far away, that of the first way."""
     first = ways[0]
-    value = F.when(first.near, column(first.found[name]))
+    value = F.when(first.near, column(first.columns[name]))
     if len(ways) == 1:
         return value
     second = ways[1]
     nearer = second.near & ~(first.near & (first.away <= second.away))
-    return F.when(nearer, column(second.found[name])).otherwise(value)
+    return F.when(nearer, column(second.columns[name])).otherwise(value)
 
 
 def _wide(place: Column, kind: T.DataType) -> Column:

@@ -1,6 +1,7 @@
-"""What all methods of `DiffFrame` stand on: its collection, and the one way to another frame.
+"""The base of all method classes of `DiffFrame`: its collection, and the only constructor of the
+next frame.
 
-The methods are written in one file for each kind, in classes that know this one and not each other.
+Each kind of methods has its own file and class. The classes know the base and not each other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.expressions.names import Resolver
 from pyspark_diff.frame.collection import Collection
-from pyspark_diff.frame.constants import Plain, beside
+from pyspark_diff.frame.constants import Plain, lifted
 from pyspark_diff.operators.node import Node
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Frame:
 
     @classmethod
     def _wrap(cls, collection: Collection) -> Self:
-        """The one way back into the wrapper."""
+        """Wrap a collection: every method ends here."""
         frame = cls.__new__(cls)
         Frame.__init__(frame, collection)
         return frame
@@ -60,13 +61,13 @@ class Frame:
         return self._collection.node
 
     def _lifted(self, other: Self | Plain) -> Self:
-        """Another frame, or that of a plain table, which is a constant beside this one."""
+        """Another frame; a plain table becomes a constant."""
         if isinstance(other, Frame):
             return other  # type: ignore[return-value]
-        return self._wrap(beside(self._collection, other))
+        return self._wrap(lifted(self._collection, other))
 
     def _peer(self, other: Self | Plain) -> Collection:
-        """The collection of another frame, which an operator takes beside this one's."""
-        found = self._lifted(other)._collection
-        self._collection.check_combines(found)
-        return found
+        """The collection of another frame, checked to combine with this one."""
+        collection = self._lifted(other)._collection
+        self._collection.check_combines(collection)
+        return collection

@@ -1,6 +1,6 @@
-"""Two collections grouped by the same key: what `GroupedDiff.cogroup` gives, as PySpark's.
+"""Two collections grouped by the same key: the result of `GroupedDiff.cogroup`, as in PySpark.
 
-    the values of both, told apart by a column, are one collection: one `reduce` of it sees both
+    cogroup(A, B)  =  reduce of A + B, where a column marks the side of each record
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from pyspark_diff.spark.schema import Schema, check_names, parse_schema, without
 class CogroupedDiff(Generic[FrameT]):
     """Groups of two collections' records with equal keys. Made by `GroupedDiff.cogroup`.
 
-    Every method is lazy and returns a `DiffFrame`. A function is called for the keys that a step
-    touches on either side, and only at the times at which their records change; what it gave
-    before is kept, and taken back without a call. It sees a key that only one side has with nothing
-    of the other, and is not called for one that neither has. Null is a key like any other.
+    Every method is lazy and returns a `DiffFrame`. A step calls the function for the keys that it
+    touches on either side, only at the times at which their records change. The operator keeps
+    earlier results and retracts them without a call. For a key that one side lacks, the function
+    receives no records of that side; a key that both sides lack has no call. Null is a key like any
+    other.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class CogroupedDiff(Generic[FrameT]):
         allow_negative: bool = False,
         check: bool = False,
     ) -> FrameT:
-        """A Python function of each key's values on both sides, called again where they change.
+        """A Python function of each key's values on both sides, called again when they change.
 
         Parameters
         ----------
         func : callable
-            Called as ``func(key, left, right)``; what it gets of either side, and what it returns,
-            is as of `DiffFrame.reduce`. A side without the key is an empty list or table.
+            Called as ``func(key, left, right)``; the values of either side and the results have the
+            forms of `DiffFrame.reduce`. A side without the key is an empty list or table.
         schema, form, allow_negative, check
             As of `DiffFrame.reduce`.
 
@@ -99,11 +100,11 @@ class CogroupedDiff(Generic[FrameT]):
         [[Row(who='a', owes=5)], [Row(who='a', owes=8)], [Row(who='a', owes=0)]]
         """
         check_form(form)
-        found = parse_schema(schema)
+        parsed = parse_schema(schema)
         key = list(self._keys[0])
-        check_names([*key, *found.names])
-        made = _Apart(func, form, self._names(all_columns=False))
-        node = self._reduced(made, found, key, allow_negative, check)
+        check_names([*key, *parsed.names])
+        function = _Apart(func, form, self._names(all_columns=False))
+        node = self._reduced(function, parsed, key, allow_negative, check)
         return self._frame._wrap(self._sides[0].derived(node))
 
     def applyInPandas(  # noqa: N802
@@ -115,10 +116,10 @@ class CogroupedDiff(Generic[FrameT]):
         ----------
         func : callable
             Called as ``func(left, right)`` or ``func(key, left, right)`` with all columns of either
-            side's records of the key, each as often as it is there, and with the key as a tuple.
-            It returns a table.
+            side's records of the key, each as often as it occurs, and with the key as a tuple. It
+            returns a table.
         schema : str or StructType
-            Its columns, and those of the result.
+            The columns of that table, and of the result.
 
         Examples
         --------
@@ -138,17 +139,18 @@ class CogroupedDiff(Generic[FrameT]):
     ) -> FrameT:
         """A function of two Arrow tables for each key, as PySpark's `applyInArrow`.
 
-        It is called and returns as with `applyInPandas`, and the key is a tuple of Python values.
+        The function takes and returns tables as in `applyInPandas`; the key is a tuple of Python
+        values.
         """
         return self._applied(func, schema, "arrow")
 
     def _applied(
         self, func: Callable[..., Any], schema: str | T.StructType, form: str
     ) -> FrameT:
-        found = parse_schema(schema)
+        parsed = parse_schema(schema)
         key: list[str] = []
         for _ in self._keys[0]:
-            key.append(unused("key", [*found.names, *key]))
+            key.append(unused("key", [*parsed.names, *key]))
         try:
             takes = len(inspect.signature(func).parameters)
         except (TypeError, ValueError):
@@ -157,17 +159,17 @@ class CogroupedDiff(Generic[FrameT]):
             raise SchemaError(
                 f"the function takes (left, right) or (key, left, right), and not {takes} arguments"
             )
-        made = _Whole(
+        function = _Whole(
             func, form, self._names(all_columns=True), takes == 3,
             tuple(self._sides[0].node.schema.only(self._keys[0]).arrow_types()),
             (tuple(self._keys[0]), tuple(self._keys[1])),
         )
-        node = self._reduced(made, found, key, False, False)
-        node = pick("select", node, [(name, name) for name in found.names])
+        node = self._reduced(function, parsed, key, False, False)
+        node = pick("select", node, [(name, name) for name in parsed.names])
         return self._frame._wrap(self._sides[0].derived(node))
 
     def _names(self, *, all_columns: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns of either side that a function is given."""
+        """The columns of either side that the function receives."""
         ours, theirs = (
             tuple(n for n in side.node.schema.names if all_columns or n not in key)
             for side, key in zip(self._sides, self._keys)
@@ -175,12 +177,12 @@ class CogroupedDiff(Generic[FrameT]):
         return ours, theirs
 
     def _reduced(
-        self, made: _Apart | _Whole, schema: Schema, key: list[str], allow_negative: bool,
+        self, function: _Apart | _Whole, schema: Schema, key: list[str], allow_negative: bool,
         check: bool,
     ) -> Node:
-        taken = [*key, *schema.names]
-        first = unused("left", taken)
-        # Of one side's records it is true, and of the other's null.
+        occupied = [*key, *schema.names]
+        first = unused("left", occupied)
+        # The column is true in records of the left side, and null in those of the right side.
         tagged, (tag,) = with_keys(self._sides[0], [F.lit(True)])
         fields = [T.StructField(first, T.BooleanType())]
         sources: list[list[str | None]] = [[tag], [None]]
@@ -188,7 +190,7 @@ class CogroupedDiff(Generic[FrameT]):
             for name in names:
                 kind = without_nullability(self._sides[side].node.schema.struct[name].dataType)
                 fields.append(T.StructField(
-                    unused("value", [*taken, *(field.name for field in fields)]), kind
+                    unused("value", [*occupied, *(field.name for field in fields)]), kind
                 ))
                 sources[side].append(name)
                 sources[1 - side].append(None)
@@ -203,22 +205,23 @@ class CogroupedDiff(Generic[FrameT]):
             )
         ]
         return reduce(
-            arrange_by_key(Concat(parts), key), Twice(made, "reduce") if check else made, schema,
-            form="rows" if made.form == "rows" else "arrow", diff=self._sides[0].diff_name,
-            allow_negative=allow_negative,
+            arrange_by_key(Concat(parts), key), Twice(function, "reduce") if check else function,
+            schema, form="rows" if function.form == "rows" else "arrow",
+            diff=self._sides[0].diff_name, allow_negative=allow_negative,
         )
 
 
 @dataclass(frozen=True)
 class _Apart:
-    """A function of the values of both sides, as one of the values of all.
+    """A function of two sides' values, as a function of the values of their sum.
 
     Parameters
     ----------
     function : callable
     form : {"rows", "pandas", "arrow"}
     names : tuple of tuple of str
-        The columns of either side, which follow each other behind the one that tells the side.
+        The columns of either side: after the column that marks the side, first those of the left
+        side.
     """
 
     function: Callable[..., Any]
@@ -239,17 +242,17 @@ class _Apart:
 
 @dataclass(frozen=True)
 class _Whole:
-    """A function of all columns of both sides, with every record as often as it is there.
+    """A function of all columns of both sides, with every record as often as it occurs.
 
     Parameters
     ----------
     function, form, names
-        As of `_Apart`; the names are of all columns.
+        As in `_Apart`; the names include all columns.
     takes_key : bool
     kinds : tuple of DataType
         Arrow types of the key.
     keys : tuple of tuple of str
-        The columns of it on either side.
+        The columns of the key on either side.
     """
 
     function: Callable[..., Any]
@@ -264,7 +267,7 @@ class _Whole:
             tuple(n for n in names if n not in of_key)
             for names, of_key in zip(self.names, self.keys)
         )
-        given = []
+        tables = []
         for table, names, of_key in zip(
             _sides(values, (rest[0], rest[1])), self.names, self.keys
         ):
@@ -273,16 +276,16 @@ class _Whole:
             columns = dict(zip(table.column_names, table.take(pa.array(rows)).columns))
             for name, value, kind in zip(of_key, key, self.kinds):
                 columns[name] = pa.repeat(pa.scalar(value, kind), rows.size)
-            given.append(pa.table([columns[name] for name in names], list(names)))
+            tables.append(pa.table([columns[name] for name in names], list(names)))
         if self.form == "pandas":
-            given = [table.to_pandas() for table in given]
-        return self.function(*([key] if self.takes_key else []), *given)
+            tables = [table.to_pandas() for table in tables]
+        return self.function(*([key] if self.takes_key else []), *tables)
 
 
 def _sides(
     values: pa.Table, names: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> tuple[pa.Table, pa.Table]:
-    """The records of either side, with their own columns and how often each is there."""
+    """The records of either side, with their own columns and multiplicities."""
     tag, split = values.column(0), 1 + len(names[0])
     count = values.num_columns - 1
     diff = values.column_names[count]

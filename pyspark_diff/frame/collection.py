@@ -1,8 +1,7 @@
-"""Collections as the methods of a frame see them: a node, and the names that a user finds its
-columns by.
+"""Collections as the methods of a frame see them: a node, and the user's names of its columns.
 
-A collection is a value. An operator makes another one of it, with `Collection.derived`, which is
-where all that holds for every operator is checked::
+A collection is a value. An operator derives another one with `Collection.derived`, which makes the
+checks that every operator needs::
 
     derived(c, node) = c with the node and its columns, without hints or a key, and with handles
                        of its own
@@ -35,7 +34,7 @@ from pyspark_diff.spark.schema import (
 from pyspark_diff.spark.stars import spread
 from pyspark_diff.spark.taken import TakenColumn, star_taken, with_taken_replaced
 
-#: Expressions as a method is given them: a column, or a list, tuple or dict of columns.
+#: Expressions as a method receives them: a column, or a list, tuple or dict of columns.
 Given = TypeVar("Given")
 
 
@@ -47,18 +46,18 @@ class Collection:
     ----------
     node : Node
     flow : BaseDataflow or None
-        The dataflow that it belongs to; None if its whole history is given.
+        The dataflow of the collection; None if it has its whole history.
     spark : SparkSession
     time_name, diff_name : str
         The user's names of these two columns.
     resolver : Resolver
         The user's names of the data columns.
     small : bool
-        Whether it was declared small, so that it may be copied to all buckets.
+        Whether the user declared it small, so that all buckets may have a copy of it.
     hot : Hot, optional
-        Keys that it was declared to have in many records.
+        Keys that the user declared to occur in many records.
     key : tuple of str, optional
-        Columns of the node that it was arranged by last.
+        Columns of the node by which it was arranged last.
     """
 
     node: Node
@@ -78,7 +77,7 @@ class Collection:
 
     @property
     def times(self) -> T.DataType:
-        """The type of its times, as the user sees them."""
+        """The type of the times, as the user sees them."""
         return time_kind(self.node)
 
     @property
@@ -93,20 +92,20 @@ class Collection:
         ])
 
     def __post_init__(self) -> None:
-        if any(entry.lineage is None for entry in self.resolver.entries):  # made from nothing
+        if any(entry.lineage is None for entry in self.resolver.entries):  # it comes from no handle
             object.__setattr__(self, "resolver", self.resolver.owned(_called(self.node)))
 
     def derived(
         self, node: Node, *, resolver: Resolver | None = None, same: bool = False
     ) -> Collection:
-        """The collection of a node that an operator made of this one.
+        """The collection of a node that an operator derived from this one.
 
         Parameters
         ----------
         node : Node
         resolver : Resolver, optional
-            If not given, the columns are what the node calls them. Columns that have the lineage of
-            others are these, unchanged.
+            Without a resolver, the columns have the node's names. A column with the lineage of a
+            column of this collection is that column, unchanged.
         same : bool
             Whether, without a resolver, columns of the same name and type are unchanged.
         """
@@ -121,8 +120,9 @@ class Collection:
         return replace(self, node=node, resolver=resolver, small=False, hot=None, key=None)
 
     def unchanged(self, resolver: Resolver, node: Node) -> Resolver:
-        """The columns of a node, of which those with a name and type of ours are ours."""
-        # Not asked of the structs, which go through all fields for each name.
+        """The columns of a node: those with the name and type of one of our columns get its
+        lineage."""
+        # A look-up by name in a struct goes through all fields, so the fields go into dicts.
         ours, theirs = (
             {field.name: field.dataType for field in n.schema.struct.fields}
             for n in (self.node, node)
@@ -138,36 +138,36 @@ class Collection:
             for entry in resolver.entries
         ))
 
-    def seeing(self, given: Given) -> tuple[Collection, Given]:
-        """This collection, in which expressions find what their handles stand for, and these
+    def seeing(self, expressions: Given) -> tuple[Collection, Given]:
+        """This collection, in which expressions find the columns of their handles, and these
         expressions.
 
         Parameters
         ----------
         given : Column, or list, tuple or dict of them
-            Other things are let be. Handles stand in the place of columns of plain frames.
+            Other values stay unchanged. Handles replace the columns of plain frames.
 
         Raises
         ------
         SchemaError
-            If one stands for no column of it, or for more than one.
+            If a handle refers to no column of this collection, or to more than one.
         """
-        given = told_by_handles(given, self.resolver, [self])
-        handles = handles_in([given])
+        expressions = told_by_handles(expressions, self.resolver, [self])
+        handles = handles_in([expressions])
         if not handles:
-            return self, given
-        found = {handle: self.standing_for(handle) for handle in handles}
-        return replace(self, resolver=self.resolver.binding(found)), given
+            return self, expressions
+        bound = {handle: self.standing_for(handle) for handle in handles}
+        return replace(self, resolver=self.resolver.binding(bound)), expressions
 
-    def spreading(self, given: Given) -> tuple[Collection, Given]:
-        """As `seeing`; stars inside of the expressions take the data columns only.
+    def spreading(self, expressions: Given) -> tuple[Collection, Given]:
+        """As `seeing`; stars within the expressions take the data columns only.
 
         Raises
         ------
         SchemaError
-            As `seeing`, and if a star would take columns that are called the same.
+            As in `seeing`, and if a star would take columns that have one name.
         """
-        source, given = self.seeing(given)
+        source, expressions = self.seeing(expressions)
         alias, stars = source.resolver.alias_of_all, set()
 
         def spread_in(thing: Any) -> Any:
@@ -179,24 +179,24 @@ class Collection:
                 return type(thing)(map(spread_in, thing))
             return {k: spread_in(v) for k, v in thing.items()} if type(thing) is dict else thing
 
-        made = spread_in(given)
+        spread_out = spread_in(expressions)
         if not stars:
-            return source, given
+            return source, expressions
         if False in stars:
             self.check_unambiguous("a star in an expression")
-        return replace(source, resolver=replace(source.resolver, spread=True)), made
+        return replace(source, resolver=replace(source.resolver, spread=True)), spread_out
 
     def standing_for(self, handle: Handle) -> Entry:
-        """The column that a handle stands for."""
-        found = self.resolver.standing_for(handle)
-        if len(found) > 1:
+        """The column of a handle."""
+        entries = self.resolver.standing_for(handle)
+        if len(entries) > 1:
             raise two_of(handle)
-        if not found:
+        if not entries:
             raise none_of(handle.name, handle.owner, [self])
-        return found[0]
+        return entries[0]
 
     def picked(self, kind: str, names: Sequence[tuple[str, str]]) -> Collection:
-        """Some columns: pairs of what the user calls one, and its new name."""
+        """Some columns, from pairs of the user's name of a column and its new name."""
         internal = [(self.column_name(old, f"for {kind}"), new) for old, new in names]
         entries = [
             Entry(
@@ -213,12 +213,12 @@ class Collection:
         return self.resolver.template(frame)
 
     def column_name(self, name: str, where: str) -> str:
-        """The node's column that the user calls by a name.
+        """The node's column for a name of the user.
 
         Raises
         ------
         SchemaError
-            If there is none, or more than one.
+            If no column, or more than one, has the name.
         """
         internal = self.resolver.internal(name)
         if internal is None:
@@ -234,15 +234,15 @@ class Collection:
         return internal
 
     def named(self, name: str) -> list[str]:
-        """The columns that a user means by a name: as ``spark.sql.caseSensitive`` says."""
+        """The columns that a name means under the setting ``spark.sql.caseSensitive``."""
         return meant_by(name, self.columns, self.spark)
 
     def check_unambiguous(self, kind: str) -> None:
-        """Refuse a collection of which some columns are called the same."""
+        """Refuse a collection in which several columns have one name."""
         if self.resolver.ambiguous:
             raise SchemaError(
                 f"{kind}: more than one column is called {', '.join(self.resolver.ambiguous)}; "
-                "tell them apart by alias, as in a.alias(\"l\").join(b.alias(\"r\"), ...)"
+                "name each side by alias, as in a.alias(\"l\").join(b.alias(\"r\"), ...)"
                 ".select(\"l.x\", \"r.y\"), drop some, or rename all with toDF(...)"
             )
 
@@ -252,12 +252,12 @@ class Collection:
             self.flow._check_open()
 
     def check_combines(self, other: Collection) -> None:
-        """Refuse another collection that no operator can take beside this one."""
+        """Refuse a collection that no operator can combine with this one."""
         if other.flow is not self.flow:
             raise SchemaError(
                 "the two collections belong to different dataflows; take both from one Dataflow, "
-                "or give both as a whole. A table that does not change goes beside a collection as "
-                "it is, without DiffFrame"
+                "or wrap the whole history of both. Pass a table that does not change itself, "
+                "without DiffFrame"
             )
         ours, theirs = self.times, other.times
         if ours != theirs:
@@ -294,7 +294,7 @@ def _called(node: Node) -> str:
 
 
 def two_of(handle: Handle) -> SchemaError:
-    """The error of a handle that stands for more than one column."""
+    """The error of a handle with more than one column."""
     name, owner = handle.name, handle.owner
     if owner.is_plain:
         return SchemaError(
@@ -310,7 +310,7 @@ def two_of(handle: Handle) -> SchemaError:
 
 
 def none_of(name: str, owner: Owner, collections: Iterable[Collection]) -> SchemaError:
-    """The error of a column that is there no more, or was never there."""
+    """The error of a column that the collections no longer have, or never had."""
     return SchemaError(
         f"the column {name!r} of {owner} is none of {_shown(collections)}: it is another "
         "collection's, or was changed, renamed or dropped on the way. Take a column of the "
@@ -321,80 +321,81 @@ def none_of(name: str, owner: Owner, collections: Iterable[Collection]) -> Schem
 def told_by_handles(
     given: Given, resolver: Resolver, collections: Sequence[Collection]
 ) -> Given:
-    """Expressions in which handles stand for columns that were taken of plain Spark frames.
+    """Expressions in which handles replace columns that were taken from plain Spark frames.
 
     Parameters
     ----------
     given : Column, or list, tuple or dict of them
     resolver : Resolver
-        Where the handles are, if the frames have become a part of it.
+        Has the handles, if the frames have become a part of its collection.
     collections : sequence of Collection
-        What it has the columns of, for messages.
+        The collections whose columns it has, for messages.
     """
 
     def of_star(star: Column) -> list[Column]:
         return columns_of_star(star, resolver)
 
-    def told(thing: Any) -> Any:
+    def replaced(thing: Any) -> Any:
         if isinstance(thing, Column):
             thing = with_taken_replaced(thing, of_handle, of_star)
             handles = handles_in([thing])
             return with_handles_spelled(thing, handles) if handles else thing
         if isinstance(thing, (list, tuple)):
-            made = [told(one) for one in thing]
-            same = all(new is old for new, old in zip(made, thing))
-            return thing if same else made if isinstance(thing, list) else tuple(made)
-        return {key: told(one) for key, one in thing.items()} if type(thing) is dict else thing
+            parts = [replaced(part) for part in thing]
+            same = all(new is old for new, old in zip(parts, thing))
+            return thing if same else parts if isinstance(thing, list) else tuple(parts)
+        if type(thing) is dict:
+            return {key: replaced(part) for key, part in thing.items()}
+        return thing
 
     def of_handle(taken: TakenColumn) -> Column:
-        found: list[tuple[Handle, str]] = []
+        matches: list[tuple[Handle, str]] = []
         gone: list[tuple[str, Owner]] = []
         for owner, handles in resolver.of_plain_frames().items():
             assert owner.frame is not None
             there = taken.found_in(owner.frame)
             if there is not None and there[0] in handles:
-                found.append((handles[there[0]], there[1]))
+                matches.append((handles[there[0]], there[1]))
             elif there is not None:
                 gone.append((there[0], owner))
-        if len(found) > 1:
-            raise two_of(found[0][0])
-        if found:
-            handle, rest = found[0]
+        if len(matches) > 1:
+            raise two_of(matches[0][0])
+        if matches:
+            handle, rest = matches[0]
             return handle.column(taken.name[:len(taken.name) - len(rest)].strip("`"), rest)
         if gone:
             raise none_of(*gone[0], collections)
         name = taken.name.strip("`")
         raise SchemaError(
             f"the column {name!r} was taken of a plain Spark frame, which is no part of "
-            f"{_shown(collections)}. Join that frame first, a.join(df, a['x'] == df[{name!r}]): "
-            "then its columns are found in what comes of the join. A column of the collection "
-            "itself is frame['x']"
+            f"{_shown(collections)}. Join that frame first, a.join(df, a['x'] == df[{name!r}]), "
+            "and use its columns after the join. A column of the collection itself is frame['x']"
         )
 
-    return told(given)
+    return replaced(given)
 
 
 def columns_of_star(star: Column, resolver: Resolver) -> list[Column]:
-    """The columns of the star of a plain frame; none if the column is no such star.
+    """The columns of a plain frame's star; an empty list if the column is no such star.
 
     Raises
     ------
     SchemaError
-        If that frame is no part of a collection.
+        If the collection has no part of that frame.
     """
-    taken = star_taken(star)
-    if taken is None:
+    names_in = star_taken(star)
+    if names_in is None:
         return []
-    found = [
+    columns = [
         handles[name].column() for owner, handles in resolver.of_plain_frames().items()
-        if owner.frame is not None for name in taken(owner.frame) if name in handles
+        if owner.frame is not None for name in names_in(owner.frame) if name in handles
     ]
-    if not found:
+    if not columns:
         raise SchemaError(
             "a star was taken of a plain Spark frame, which is no part of this collection; "
             "join that frame first, and take the star of the joined collection"
         )
-    return found
+    return columns
 
 
 def _shown(collections: Iterable[Collection]) -> str:

@@ -1,8 +1,8 @@
 """Comparisons with an aggregate of all records, as in ``value > (SELECT avg(value) ...)``.
 
-Written as a cross join with one record and a condition on the pairs, it would meet all of the other
-side whenever that one record changes. Found by ranges of values (`pyspark_diff.operators.ranges`),
-it meets what lies near::
+As a cross join with one record and a condition on the pairs, each change of that record would read
+all of the other side. With ranges of values (`pyspark_diff.operators.ranges`) it reads only the
+records near the compared value::
 
     (sure, near) = compared(n, c)  ⟹  n.where(c) = sure + near.where(c)
 """
@@ -19,7 +19,7 @@ from pyspark_diff.operators.join import JoinKernel, join
 from pyspark_diff.operators.node import Concat, Keyed, Linear, Node, Reader
 from pyspark_diff.operators.ranges import Beyond, Near, Within, with_blocks
 
-#: By the comparison whether the left value is the larger one.
+#: For each comparison whether the left value is the larger one.
 _LARGER = {">": True, ">=": True, "<": False, "<=": False}
 
 
@@ -44,8 +44,8 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
     Returns
     -------
     pair of Node, or None
-        Pairs for which it holds, and all others for which it may; None if the condition is anything
-        but the comparison of a column of one side with one of the other.
+        Pairs for which the comparison holds, and all others for which it may hold; None unless the
+        condition compares a column of one side with a column of the other.
     """
     assert isinstance(node, Reader) and isinstance(node.kernel, JoinKernel)
     if not isinstance(condition, Apply) or condition.function not in _LARGER:
@@ -58,7 +58,7 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
     name, value = (there for _, there in sorted(origin[name] for name in fields))
     left, right = (side.inputs[0].inputs[0] for side in node.inputs)
     block = unused("block", [*left.schema.names, *right.schema.names])
-    # Of too many digits decimals are rounded before they are compared, and may be equal then.
+    # Decimals with too many digits are rounded before the comparison, which can make them equal.
     kind = condition.arguments[0].kind
     scale = kind.scale if pa.types.is_decimal(kind) else None
     ours = arrange_by_key(with_blocks(left, Within(block, name, scale)), [block])
@@ -71,9 +71,10 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
 
 
 def _plain(formula: ArrowExpression) -> Field | None:
-    """The column that a formula is, perhaps in another type of numbers; None for any other.
+    """The column that a formula returns, perhaps in another numeric type; None for any other
+    formula.
 
-    What becomes a text on the way has another order.
+    A cast to text on the way would change the order.
     """
     while _has_order(formula.kind) and isinstance(formula, Apply):
         if formula.function not in ("cast", "fit"):
@@ -83,7 +84,7 @@ def _plain(formula: ArrowExpression) -> Field | None:
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    """Whether values of a type are ordered as numbers that doubles come near to."""
+    """Whether values of a type have the order of numbers that doubles approximate."""
     return (
         pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date32(kind)
         or pa.types.is_timestamp(kind)
@@ -91,7 +92,7 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def _is_one(node: Node) -> bool:
-    """Whether a collection is one record, made of all others: an aggregate without a key."""
+    """Whether a collection is a single record, the aggregate of all records without a key."""
     if isinstance(node, (Linear, Concat)):
         return all(map(_is_one, node.inputs))
     return isinstance(node, (Keyed, Reader)) and not node.key

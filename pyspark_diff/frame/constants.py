@@ -1,11 +1,11 @@
-"""Constants: plain tables beside collections, which never change.
+"""Constants: plain tables as collections that never change.
 
-At every time ``t``, from the first of the inputs on::
+At every time ``t``, from the inputs' first time on::
 
     accumulate(constant(D), t) = D
 
-A table is evaluated once, by the first step. What has a time and a diff column is a history and no
-constant, and is refused.
+The first step evaluates the table, once. A table with a time and a diff column is a history and no
+constant; it is refused.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from pyspark_diff.operators.node import Constant
 from pyspark_diff.spark.jvm import analysed_plan
 from pyspark_diff.spark.schema import TimeType, from_arrow, parse_schema
 
-#: Tables that have the names and the types of their columns; those of pandas and Arrow have the
-#: stream. (Their own classes are not named, as without stubs they would let anything pass.)
+#: Tables that know the names and types of their columns; pandas and Arrow tables export the stream.
+#: (The annotation does not name the classes: without stubs a type checker would accept any value.)
 Plain: TypeAlias = DataFrame | ArrowStream
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a constant belongs.
+    """The dataflow, session and column names of a constant.
 
     Parameters
     ----------
     flow : BaseDataflow or None
-        None beside collections whose whole history is given.
+        None if it combines with collections that have their whole history.
     spark : SparkSession
     time_type : TimeType
     time, diff : str
@@ -58,7 +58,7 @@ class Setting:
 
 
 def constant(data: Data, setting: Setting, schema: str | T.StructType | None = None) -> Collection:
-    """The collection of some rows that are there at all times.
+    """The collection that has some rows at all times.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
             )
     parsed = parse_schema(struct if schema is None else schema)
     _check_names(parsed.names, setting)
-    found = coerce(data, parsed.struct, "constant", setting.spark)
-    node = Constant(parsed, setting.time_type, rows=found, origin=origin)
+    rows = coerce(data, parsed.struct, "constant", setting.spark)
+    node = Constant(parsed, setting.time_type, rows=rows, origin=origin)
     resolver = Resolver.plain(parsed.names)
     if isinstance(data, DataFrame) and schema is None:
         resolver = resolver.owned(PLAIN, data)
@@ -103,29 +103,29 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
     )
 
 
-def beside(collection: Collection, data: object) -> Collection:
-    """The constant that a plain table is beside a collection.
+def lifted(collection: Collection, data: object) -> Collection:
+    """The constant of a plain table that combines with a collection.
 
     Raises
     ------
     SchemaError
-        If it is no table, or one of updates.
+        If it is no table, or a table of updates.
     """
     table = isinstance(data, (DataFrame, pd.DataFrame, pa.Table, pa.RecordBatch))
     if not table and not hasattr(data, "__arrow_c_stream__"):
         raise SchemaError(
-            f"expected a DiffFrame or a plain table, not a {type(data).__name__}; make a table of "
-            "rows with spark.createDataFrame(...) or flow.constant(rows, schema), and wrap a Spark "
+            f"expected a DiffFrame or a plain table, not a {type(data).__name__}. Make a table of "
+            "rows with spark.createDataFrame(...) or flow.constant(rows, schema). Wrap a Spark "
             "frame that has time and diff columns with DiffFrame(df)"
         )
     collection.check_open()
-    found = constant(data, Setting(
+    result = constant(data, Setting(
         collection.flow, collection.spark, collection.node.time_type, collection.time_name,
         collection.diff_name,
     ))
     scope = time_scope(collection.node)
-    # Where times are structs, it is there from the first of all their fields on.
-    return found if scope is None else replace(found, node=Enter(scope, found.node))
+    # If times are structs, the constant starts at the first value of every field.
+    return result if scope is None else replace(result, node=Enter(scope, result.node))
 
 
 def _check_names(names: tuple[str, ...], setting: Setting) -> None:
@@ -135,7 +135,7 @@ def _check_names(names: tuple[str, ...], setting: Setting) -> None:
         if setting.flow is not None:
             history = "an input takes them: flow.input(...), and session.update(df)"
         raise SchemaError(
-            f"a plain table beside a collection is there at all times, and this one has a column "
+            f"a plain table has its rows at all times, and this one has a column "
             f"{', '.join(clash)}, which is the name of the time or diff column. If its rows are "
             f"updates, {history}; if not, rename the column"
         )

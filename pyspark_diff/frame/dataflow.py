@@ -1,4 +1,4 @@
-"""Dataflows as users have them: their inputs are frames."""
+"""The dataflow of users: its inputs are frames."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Dataflow(BaseDataflow):
     """A program over collections that is kept up to date, step by step.
 
-    It holds state: arrangements on disk, and the frontiers of its inputs. Use it as a context
-    manager; what it wrote is removed at the end, also after an exception.
+    It has state: arrangements on disk, and the frontiers of its inputs. Use it as a context
+    manager: it removes its files at the end, also after an exception.
 
     Parameters
     ----------
@@ -46,29 +46,30 @@ class Dataflow(BaseDataflow):
     time_type : str or DataType
         Type of the logical times of all inputs: an integer, date or timestamp; or a struct of
         integers, which is compared field by field (`DiffFrame`), such as
-        ``"struct<day: int, known: int>"``. Then a frontier is one or several of them, and a time is
-        complete that is before each of these in some field; and there are no keys, sources and
-        clocks.
+        ``"struct<day: int, known: int>"``. With structs, a frontier is one or several times, and a
+        time is complete if it is less than each of them in some field; there are no keys, sources
+        and clocks.
     time, diff : str
-        Names of these two columns wherever updates are shown as a table.
+        Names of these two columns in every table of updates.
     buckets : int, optional
         Buckets of every arrangement; the cluster's default parallelism if not given.
     runner : {"auto", "spark", "local"}
-        Where operators run. Automatic: on the driver when few updates reach them, else as Spark
-        jobs. The answer is the same.
+        The place where operators run. ``"auto"``: on the driver if few updates reach them, else as
+        Spark jobs. The answer is the same.
     local_rows : int, optional
-        Up to this many update rows an operator runs on the driver under ``"auto"``: 2 million if
-        not given; 20 million on a cluster that is told to have no more cores than the driver; and
-        as many, or 120 for 24 GiB of memory, where there is no other machine than the driver's.
+        The largest number of update rows for which an operator runs on the driver under ``"auto"``.
+        The default is 2 million, and 20 million on a cluster whose settings give it no more cores
+        than the driver. Without another machine than the driver's it is 20 million too, or 120
+        million with 24 GiB of memory.
     keep_history : bool
-        Keep collections that are read (`DiffFrame.at`, `DiffFrame.to_df`) at all times. Otherwise
-        only the latest complete time can be read, and state stays bounded however long the stream
-        of changes is.
+        Keep all times of the collections that are read (`DiffFrame.at`, `DiffFrame.to_df`).
+        Otherwise only the latest complete time is readable, and state stays bounded for any length
+        of the stream.
     root : str, optional
-        Directory for state. On a cluster of several machines it must be shared by all of them.
+        Directory for state. On a cluster of several machines, all of them must share it.
     strict : bool
-        Refuse, with a `FullScanError`, what would read all that it keeps for a change of one
-        record: see `explain`.
+        Refuse, with a `FullScanError`, an operator that would read all of its state for a change of
+        one record: see `explain`.
 
     Raises
     ------
@@ -77,32 +78,31 @@ class Dataflow(BaseDataflow):
 
     Notes
     -----
-    Only what is kept, `DiffFrame.keep`, or shown, `DiffFrame.inspect`, is computed, with what it
-    needs. Operators can be added at any time. Those that are added after a step are filled, by the
-    next one, from what is kept; where the past of what they are made of is gone, that is said at
-    once.
+    Steps compute only collections that are kept (`DiffFrame.keep`) or shown (`DiffFrame.inspect`),
+    with their inputs. A program can add operators at any time. The next step backfills an operator
+    that was added after a step from kept collections; if the history of its inputs is gone, adding
+    it is an error.
 
-    Any thread may call any method. Those that feed an input never wait for a step. Those that step,
-    add operators, read or close wait while another thread steps; a function that a step calls may
-    feed inputs and read, and what it reads is the state after the step. A frame that was read is of
-    the moment of the call, and other threads may step on as soon as `DiffFrame.at` has returned.
+    Any thread may call any method. Methods that feed an input never wait for a step. Methods that
+    step, add operators, read or close wait while another thread steps. A function that a step calls
+    may feed inputs and read; it reads the state after the step. A frame from `DiffFrame.at` has the
+    state of the moment of the call, and other threads may step as soon as the call has returned.
 
     Column expressions whose result is known exactly are evaluated with Arrow, all others by Spark.
-    ``spark.conf.set("spark.pyspark_diff.compileExpressions", "false")`` leaves those that are
-    written afterwards to Spark: slower, and a way to tell whether the two agree.
+    ``spark.conf.set("spark.pyspark_diff.compileExpressions", "false")`` leaves later expressions to
+    Spark. That is slower, and it checks that the two agree.
 
-    An operator holds up to 8 million rows at once, some gigabyte, in each task, and on the driver
-    in all buckets that are at work together; it works through more, or very wide ones, in pieces.
-    Where there is no other machine than the driver's, they are as many as half of the memory has
-    room for in all tasks.
-    ``spark.conf.set("spark.pyspark_diff.pieceRows", ...)`` sets another number for dataflows that
-    are made afterwards. What cannot be taken apart and does not fit, one key with too many rows
-    say, is a TooManyRowsError.
+    An operator has up to 8 million rows in memory at once, some gigabyte, in each task, and on the
+    driver in all active buckets together. It processes more rows, or very wide rows, in pieces.
+    Without another machine than the driver's, the limit is the number of rows that fit into half of
+    the memory, over all tasks. The setting ``spark.conf.set("spark.pyspark_diff.pieceRows", ...)``
+    sets another number for dataflows that are made afterwards. An input that has no pieces and does
+    not fit, such as one key with too many rows, raises TooManyRowsError.
 
-    What the driver makes stays in its memory until Spark's tasks have to read it, up to a quarter
-    of the machine's, and is in files below `root` beyond that; all that a store keeps is in files.
+    Batches of the driver stay in its memory until Spark's tasks have to read them. Beyond a quarter
+    of the machine's memory they go to files below `root`. A store keeps all its state in files.
 
-    A step of more than two seconds tells the logger ``pyspark_diff`` how far it is, level INFO, and
+    A step of more than two seconds logs its progress to the logger ``pyspark_diff``, level INFO. It
     shows a bar on a terminal or in a notebook if tqdm is installed;
     ``spark.conf.set("spark.pyspark_diff.progress", "false")`` leaves the bar out.
 
@@ -139,38 +139,39 @@ class Dataflow(BaseDataflow):
         root: str | None = None,
         strict: bool = False,
     ) -> Self:
-        """A dataflow whose state outlives the application: each step that is done is committed to
-        a store, and the next application goes on there.
+        """A dataflow whose state outlives the application: each completed step is committed to a
+        store, and the next application continues there.
 
-        Opening costs the same whatever the size of the state, as files are mapped and not loaded.
-        What was given to inputs and came to no step is not in a commit; give it again. Consumers of
-        `DiffFrame.inspect` are given updates at least once: those of the last step again, if the
-        application ended before they had returned.
+        Opening costs the same at any size of the state, as it maps files and does not load them. A
+        commit lacks updates that inputs received but no step processed; send them again. Consumers
+        of `DiffFrame.inspect` receive updates at least once: those of the last step again, if the
+        application ended before the consumers had returned.
 
         Parameters
         ----------
         path : str
-            Of the store: a directory, on a cluster one that the driver and all executors share; or
-            ``s3://bucket/name``, ``gs://...``, ``az://...`` with the extra ``remote``, whose
-            credentials come from the environment. A new store is made where there is none, in a
-            directory that is empty or not there.
+            Path of the store: a directory, on a cluster one that the driver and all executors
+            share; or ``s3://bucket/name``, ``gs://...``, ``az://...`` with the extra ``remote``,
+            whose credentials come from the environment. If the directory is empty or absent, the
+            call creates a new store.
         program : callable
-            Given the dataflow, writes inputs and operators, and names what is to be read with
-            `DiffFrame.keep`. It is called once, before anything runs.
+            A function of the dataflow that adds inputs and operators, and marks the collections to
+            read with `DiffFrame.keep`. The call comes once, before anything runs.
         spark : SparkSession
         on_change : {"refuse", "extend", "rebuild"}
-            What to do if the program is not the one that has run: refuse, and say what would be
-            done; keep what does the same to the same, drop what is gone, and fill what is new from
-            what is kept; or also begin anew with what cannot be filled, whose inputs have to be
-            given again then.
+            The action if the program differs from the one that has run. ``refuse`` raises an error
+            that lists the changes. ``extend`` keeps the state of unchanged operators, drops that of
+            removed ones, and backfills new ones from kept collections. ``rebuild`` also restarts
+            the operators that have no backfill; their inputs have to be fed again.
         retain : int
-            So many commits can be read, `Dataflow.at`; older ones go, with what only they need.
+            The number of commits that `Dataflow.at` can read. A step deletes older ones and the
+            files that only they need.
         time_type, time, diff, buckets, runner, local_rows, keep_history, strict
-            As of `Dataflow`. The first four are the store's for ever.
+            As in `Dataflow`. The first four stay the store's for ever.
         root : str, optional
             For a store in a bucket: a folder that all machines share, for batches before a commit
-            uploads them. Without it, the machines of a cluster exchange files through the bucket,
-            with the credentials of `set_credentials` or of the environment of each machine.
+            uploads them. Without it, the machines of a cluster exchange files through the bucket.
+            They use the credentials of `set_credentials` or of the environment of each machine.
 
         Returns
         -------
@@ -179,18 +180,18 @@ class Dataflow(BaseDataflow):
         Raises
         ------
         ProgramChangedError
-            If the program has changed, and that is not allowed. Nothing has been done then.
+            If the program has changed and `on_change` forbids that. The store is unchanged.
         ConcurrentWriteError
-            From a later step: if another application has opened the store. Only the last one that
-            did writes it.
+            From a later step: if another application has opened the store. Only the application
+            that opened it last can commit.
         DamagedStateError
-            If something in the store is not what was written.
+            If the store has content that differs from the written content.
 
         Notes
         -----
-        Two programs are the same if their operators are, one by one: columns, expressions,
-        functions (their code, and what they refer to in their module), and constants by content.
-        Functions of Spark itself and of other modules are compared by name.
+        Two programs are the same if their operators are the same, one by one: columns, expressions,
+        functions (their code, and the values of their module that they use), and constants by
+        content. Functions of Spark itself and of other modules are compared by name.
 
         Examples
         --------
@@ -211,8 +212,8 @@ class Dataflow(BaseDataflow):
         """
         if not callable(program):
             raise SchemaError(
-                "open takes the program as a function that is given the dataflow, def "
-                f"program(flow), and not {program!r}"
+                "open takes the program as a function of the dataflow, def program(flow), and "
+                f"not {program!r}"
             )
         return opened(
             cls, path, program, spark=spark, on_change=on_change, retain=retain,
@@ -221,7 +222,7 @@ class Dataflow(BaseDataflow):
         )
 
     def session(self, name: str) -> InputSession | KeyedSession:
-        """The session that feeds the input of a name.
+        """The session that feeds the input with a name.
 
         Raises
         ------
@@ -229,16 +230,16 @@ class Dataflow(BaseDataflow):
             If there is no such input.
         """
         self._check_open()
-        found = {session.name: session for session in list(self._inputs.sessions())}
-        if name not in found:
-            names = ", ".join(map(repr, found)) or "none"
+        sessions = {session.name: session for session in list(self._inputs.sessions())}
+        if name not in sessions:
+            names = ", ".join(map(repr, sessions)) or "none"
             raise NotReadableError(f"there is no input {name!r}; the inputs are {names}")
-        session = found[name]
+        session = sessions[name]
         if name in self._products:
             return self._products[name]  # type: ignore[return-value]
         if not isinstance(session, (InputSession, KeyedSession)):
             raise NotReadableError(
-                f"{name!r} is a clock, which nobody feeds: it goes on with the other inputs, and "
+                f"{name!r} is a clock and has no session: it advances with the other inputs, and "
                 "with advance_to of the dataflow"
             )
         return session
@@ -267,20 +268,19 @@ class Dataflow(BaseDataflow):
         schema : str or StructType
             Data columns, for example ``"src long, dst long"``.
         start : int, date or datetime, optional
-            First time of the input; zero or the epoch if not given.
+            The first time of the input; the default is zero or the epoch.
         key : str or list of str, optional
-            Columns of a key, of which there is one row at a time. The session then takes rows in
-            the place of others (``upsert``, ``delete``, ``replace``), and the collection is
-            arranged by its key.
+            Columns of a key. Each key has one row at a time: the session then replaces rows
+            (``upsert``, ``delete``, ``replace``), and the collection is arranged by its key.
         check : bool
-            Whether a step fails if at some time more of a record is removed than was inserted. It
-            keeps the collection for that. With a key this is always so.
+            Whether a step fails if at some time the removals of a record exceed its insertions. The
+            step keeps the collection for that. An input with a key always has this check.
 
         Returns
         -------
         frame : DiffFrame
         session : InputSession or KeyedSession
-            The latter with a key; where times are structs a `ProductSession`.
+            A `KeyedSession` with a key; a `ProductSession` if times are structs.
 
         Examples
         --------
@@ -309,21 +309,21 @@ class Dataflow(BaseDataflow):
     def _product_input(
         self, name: str, schema: str | T.StructType, start: Any, keyed: bool, check: bool
     ) -> tuple[DiffFrame, Any]:
-        """The same where times are structs."""
+        """`input`, if times are structs."""
         times = self.times
         assert times is not None
         if keyed:
             self._check_plain_times(
                 "an input with a key",
-                "where two replacements of a record meet, of which none is before the other, none "
-                "is the later one. Feed an input without a key, and insert and remove"
+                "if neither of two replacements of a record precedes the other, none is the later "
+                "one. Feed an input without a key, and insert and remove"
             )
         if check:
             self._check_plain_times(
                 "an input that is checked",
-                "of two removals of a record, each of them right where it is, one may be too many "
-                "where they meet, at a time at which nothing comes, and a check looks only at "
-                "times of updates. Claim it: count().where('count < 0').assert_empty()"
+                "two removals of a record, each right at its own time, may be one too many at the "
+                "join of these times. No update has that time, and the check reads only times of "
+                "updates. Claim it: count().where('count < 0').assert_empty()"
             )
         product = self._add_product_input(name, schema, start)
         node, fields = product._session._node, product._fields
@@ -338,16 +338,17 @@ class Dataflow(BaseDataflow):
         Parameters
         ----------
         name : str
-            Of the input: a store keeps how far its source was read by it.
+            Name of the input: a store keeps the position of its source under this name.
         source : Source
-            What is read: one of `pyspark_diff.sources`, or your own.
+            The source to read: one of `pyspark_diff.sources`, or your own.
         start : int, date or datetime, optional
-            As of `input`.
+            As in `input`.
         late : {"refuse", "aside"}
-            What becomes of rows that bring a time that is complete already: an error names them,
-            and nothing is read; or they are kept aside, in the collection that `late` gives.
+            The action for rows with a time that is complete already. ``refuse`` raises an error
+            that names them, and reads nothing. ``aside`` puts them into the collection that `late`
+            returns.
         check : bool
-            As of `input`, for a source without a key.
+            As in `input`, for a source without a key.
 
         Returns
         -------
@@ -369,8 +370,8 @@ class Dataflow(BaseDataflow):
         """
         self._check_plain_times(
             "a source",
-            "what it reads has one time, or none of its own. Read it yourself, and give an input "
-            "rows with their times: flow.session(name).update(rows)"
+            "its rows have one time, or none. Read it yourself, and give an input rows with their "
+            "times: flow.session(name).update(rows)"
         )
         node = self._add_source(name, source, start, late, check)
         return self._frame_of(node, node.key if isinstance(node, Reader) else None)
@@ -378,12 +379,12 @@ class Dataflow(BaseDataflow):
     def late(self, name: str) -> DiffFrame:
         """The rows of a source that came too late: its columns, ``late_time`` and ``late_diff``.
 
-        They are there from the time on at which they came, and are part of no other collection.
+        The collection has them from the time of their arrival on. No other collection has them.
 
         Parameters
         ----------
         name : str
-            Of an input that was made by `source` with ``late="aside"``.
+            Name of an input that `source` made with ``late="aside"``.
 
         Raises
         ------
@@ -396,23 +397,24 @@ class Dataflow(BaseDataflow):
     def clock(
         self, every: Interval, *, name: str = "clock", column: str = "now", start: Any = None
     ) -> DiffFrame:
-        """The current time, as a collection of one record: the last tick up to then.
+        """The current time, as a collection of one record: the last tick up to that time.
 
-        What depends on the time of day is a join with it, and is kept up to date as anything else:
-        the time is that of the data, up to where the inputs have advanced, and not that of the
+        A query that depends on the time of day joins with the clock, and steps keep it up to date.
+        The time is the time of the data, up to the frontier of the inputs, and not the time of the
         machine.
 
         Parameters
         ----------
         every : int, timedelta or str
-            The interval between two ticks, as of `DiffFrame.expire_after`. Ticks are its multiples,
-            from zero or the epoch on. What is made of the clock changes at each of them.
+            The interval between two ticks, as in `DiffFrame.expire_after`. Ticks are its multiples,
+            from zero or the epoch on. Collections derived from the clock change at each tick.
         name : str
-            As inputs have one.
+            The name of the clock as an input.
         column : str
-            What its column is called.
+            The name of its column.
         start : int, date or datetime, optional
-            When it begins; before, there is no record. Where the inputs do, if not given.
+            The first time of the clock, which has no record before it. The default is the first
+            time of the inputs.
 
         Returns
         -------
@@ -421,16 +423,16 @@ class Dataflow(BaseDataflow):
         Raises
         ------
         InvalidTimeError
-            If ``every`` is no interval of these times; or when inputs advance, if that would be
-            more than ten million ticks.
+            If ``every`` is no interval of these times; or when inputs advance, if that makes more
+            than ten million ticks.
 
         Notes
         -----
-        It goes on with the least of the frontiers of the inputs that are open, and with
-        `advance_to`. Where all are closed it stays, as there is always a later time.
+        The clock advances with the least frontier of the open inputs, and with `advance_to`. If all
+        inputs are closed it stops, as there is always a later time.
 
-        What only leaves when it has become old needs no clock: see `DiffFrame.expire_after`, which
-        costs what leaves, and not a look at each record at each tick.
+        Records that only leave at some age need no clock: see `DiffFrame.expire_after`. Its cost
+        depends on the records that leave, while a clock reads each record at each tick.
 
         Examples
         --------
@@ -450,16 +452,16 @@ class Dataflow(BaseDataflow):
         """
         self._check_plain_times(
             "a clock",
-            "it ticks in one field, and which one is meant is not said. Feed an input that has the "
+            "a clock ticks in one field, and these times have several. Feed an input that has the "
             "current time as its record"
         )
-        found = self._frame_of(self._add_clock(name, column, every, start))
-        return found.hint("broadcast")  # one record goes beside all others
+        frame = self._frame_of(self._add_clock(name, column, every, start))
+        return frame.hint("broadcast")  # it has one record
 
     def constant(self, data: Data, schema: str | T.StructType | None = None) -> DiffFrame:
         """A collection that never changes: some rows, there at all times.
 
-        A plain table that is given to an operator beside a collection becomes one by itself.
+        A plain table that an operator takes as its other side becomes a constant by itself.
 
         Parameters
         ----------
@@ -471,10 +473,10 @@ class Dataflow(BaseDataflow):
         Raises
         ------
         SchemaError
-            If the rows do not fit the schema, or there is none, or a column is called as the time
-            or the diff.
+            If the rows do not fit the schema, or have none, or a column has the name of the time or
+            the diff.
         NonDeterministicError
-            If a Spark frame gives other rows at each evaluation.
+            If a Spark frame has other rows at each evaluation.
 
         Examples
         --------
@@ -491,10 +493,10 @@ class Dataflow(BaseDataflow):
         """
         self._check_open()
         setting = Setting(self, self.spark, self.time_type, self.time_name, self.diff_name)
-        found = constant(data, setting, schema)
+        collection = constant(data, setting, schema)
         if self.times is not None:
-            found = replace(found, node=Enter(scope_of(self.times), found.node))
-        return DiffFrame._wrap(found)
+            collection = replace(collection, node=Enter(scope_of(self.times), collection.node))
+        return DiffFrame._wrap(collection)
 
     @overload
     def import_table(self, table: str, input: None = None) -> DiffFrame: ...
@@ -505,38 +507,37 @@ class Dataflow(BaseDataflow):
     def import_table(
         self, table: str, input: str | None = None
     ) -> DiffFrame | tuple[DiffFrame, InputSession]:
-        """A table of Spark as a collection: one that never changes, or a new input that begins with
-        it.
+        """A table of Spark as a collection: a constant, or a new input that begins with the table.
 
         Parameters
         ----------
         table : str
-            Such as `DiffFrame.save_as_table` writes, or any other.
+            A table that `DiffFrame.save_as_table` wrote, or any other.
         input : str, optional
-            Name of an input, that is given the rows of the table; and if the table has columns for
-            time and diff, the updates that they are.
+            Name of an input, which receives the rows of the table; or its updates, if the table has
+            columns for time and diff.
 
         Returns
         -------
         DiffFrame
-            With ``input`` also the session that feeds it.
+            With ``input`` also the session of that input.
 
         Raises
         ------
         SchemaError
-            If that is no name of a table, or it has columns for time and diff and no input is
-            named.
+            If the text is no name of a table, or the table has columns for time and diff and no
+            input is named.
         StorageError
-            If there is no such table.
+            If the table is absent.
 
         Notes
         -----
-        The first step reads it. Where it goes into an arrangement by the key of the table's
+        The first step reads the table. If it goes into an arrangement by the key of the table's
         buckets, with as many buckets as the dataflow has, each task reads a bucket and no row
-        moves. Its rows go through an exchange where the key is another one, or its columns come in
-        another order; where the number of buckets is another; where more than one operator reads
-        the input, or that operator reads others too; where the table has a column for its buckets,
-        as one of Delta; and over Spark Connect. The answer is the same.
+        moves. Its rows go through an exchange if the key or the order of its columns differs, or
+        the number of buckets. They also do if several operators read the input, if that operator
+        reads others too, if the table has a column for its buckets (as a table of Delta), and over
+        Spark Connect. The answer is the same.
 
         Examples
         --------
@@ -562,23 +563,23 @@ class Dataflow(BaseDataflow):
         )
         if self._writing:
             raise SchemaError(
-                f"a program that is opened again would give table {table} to input {input!r} each "
-                f"time: write flow.input({input!r}, ...) there, and give the new store its rows "
-                f"outside: flow.session({input!r}).update(spark.table(...))"
+                f"each opening of this program would add table {table} to input {input!r} again. "
+                f"Write flow.input({input!r}, ...) in the program, and feed the new store once, "
+                f"outside of it: flow.session({input!r}).update(spark.table(...))"
             )
         names = [meant_by(name, rows.columns, self.spark)
                  for name in (self.time_name, self.diff_name)]
-        taken = [name for found in names for name in found]
-        if len(taken) == 1:
+        update_columns = [name for matches in names for name in matches]
+        if len(update_columns) == 1:
             raise SchemaError(
-                f"table {table} has a column {taken[0]!r}, which is that of the "
+                f"table {table} has a column {update_columns[0]!r} for the "
                 f"{'time' if names[0] else 'diff'}, and none for the other: updates have both, "
                 f"{self.time_name!r} and {self.diff_name!r}, and rows have neither"
             )
-        fields = [field for field in rows.schema.fields if field.name not in taken]
+        fields = [field for field in rows.schema.fields if field.name not in update_columns]
 
         def fill(session: InputSession) -> None:
-            (session.update if taken else session.insert)(rows)
+            (session.update if update_columns else session.insert)(rows)
 
         node, session = self._add_input(input, T.StructType(fields), None, False, fill)
         return self._frame_of(node), session
@@ -592,41 +593,41 @@ class Dataflow(BaseDataflow):
         ))
 
     def __getitem__(self, name: str) -> DiffFrame:
-        """The collection that is kept under a name: see `DiffFrame.keep`.
+        """The kept collection with a name: see `DiffFrame.keep`.
 
         Raises
         ------
         NotReadableError
-            If there is none of that name.
+            If no kept collection has the name.
         """
-        found = self._kept(name)
-        assert isinstance(found, DiffFrame)  # what keep gave
-        return found
+        frame = self._kept(name)
+        assert isinstance(frame, DiffFrame)  # keep stored the frame
+        return frame
 
     def __contains__(self, name: object) -> bool:
-        """Whether a collection is kept under a name."""
+        """Whether a kept collection has the name."""
         return name in self._kept_names()
 
     def __iter__(self) -> Iterator[str]:
-        """The names under which collections are kept."""
+        """The names of the kept collections."""
         return iter(self._kept_names())
 
     def __repr__(self) -> str:
-        told = [f"{name} ({columns}) {at}" for name, columns, at in self._inputs_told()]
-        return f"Dataflow[{'; '.join(told) or 'no inputs'}; {self._told()}]"
+        inputs = [f"{name} ({columns}) {at}" for name, columns, at in self._input_rows()]
+        return f"Dataflow[{'; '.join(inputs) or 'no inputs'}; {self._progress()}]"
 
     def _repr_html_(self) -> str:
-        return as_html(f"Dataflow, {self._told()}", ("input", "columns", "time"),
-                       self._inputs_told())
+        return as_html(f"Dataflow, {self._progress()}", ("input", "columns", "time"),
+                       self._input_rows())
 
-    def _inputs_told(self) -> list[tuple[str, str, str]]:
-        # Not under the lock: to look at a dataflow must not wait for its step.
+    def _input_rows(self) -> list[tuple[str, str, str]]:
+        # Without the lock: printing a dataflow must not wait for its step.
         return [
             (session.name, Schema(session.schema).describe(), session._told())
             for session in list(self._inputs.sessions())
         ]
 
-    def _told(self) -> str:
+    def _progress(self) -> str:
         if not self._open:
             return "closed"
         steps = self._state.epoch

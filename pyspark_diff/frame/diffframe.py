@@ -34,8 +34,9 @@ class DiffFrame(
 ):
     """A multiset of records that changes over time, held as updates ``(record, time, diff)``.
 
-    Wrap a Spark frame that has a time and a diff column to compute over its whole history, or take
-    one from `Dataflow.input` to keep an answer up to date step by step. Both give the same answer.
+    `DiffFrame(df)` wraps a Spark frame with a time and a diff column and computes over its whole
+    history. A frame from `Dataflow.input` keeps an answer up to date, step by step. Both compute
+    the same answer.
 
     Every method is lazy and returns a `DiffFrame`, except: `to_df` and `at` compute and return a
     Spark frame, `probe` returns a `Probe`, and the properties `columns` and `schema`.
@@ -46,8 +47,8 @@ class DiffFrame(
         Update rows: data columns, a time and a diff.
     time : str
         Name of the time column: an integer, date or timestamp, never null; or a struct of integers,
-        of which all but the first are never negative. Structs are compared field by field: one
-        comes before another iff no field of it is larger.
+        whose fields after the first are never negative. Structs are compared field by field: one is
+        less or equal to another iff no field of it is larger.
     diff : str
         Name of the diff column: an integer, never null.
 
@@ -56,7 +57,7 @@ class DiffFrame(
     SchemaError
         If the time or diff column is missing or has a type that cannot serve.
     NonDeterministicError
-        If the frame gives other rows at each evaluation.
+        If the frame has other rows at each evaluation.
 
     Examples
     --------
@@ -76,8 +77,8 @@ class DiffFrame(
     >>> degrees.at(4).collect()
     [Row(src=1, count=2)]
 
-    With structs as times, what is there at one is what came at those that are no later in any
-    field: here what was true on a day, as it was known on another.
+    With structs as times, a collection at a time accumulates the updates at times that are no later
+    in any field. Here these are the facts of one day, known on another day.
 
     >>> reports = spark.createDataFrame(
     ...     [("ann", (1, 1), 1), ("ann", (5, 2), -1), ("bob", (3, 2), 1)],
@@ -97,7 +98,7 @@ class DiffFrame(
         check_names(frame.columns)
         check_names([time, diff])
         types = {field.name: field.dataType for field in frame.schema.fields}
-        found = []
+        columns = []
         for name, what in ((time, "time"), (diff, "diff")):
             meant = meant_by(name, types, frame.sparkSession)
             if not meant:
@@ -105,8 +106,8 @@ class DiffFrame(
                     f"there is no {what} column {name!r}; the columns are "
                     f"{', '.join(frame.columns)}. Name it: DiffFrame(df, {what}=...)"
                 )
-            found.append(meant[0])
-        time, diff = found
+            columns.append(meant[0])
+        time, diff = columns
         if not isinstance(types[diff], (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
             raise SchemaError(
                 f"the diff column {diff!r} must be an integer, not {types[diff].simpleString()}; "
@@ -120,7 +121,7 @@ class DiffFrame(
         if isinstance(times, T.StructType):
             moment, *rest = (column(time).getField(f.name) for f in times.fields)
             names = time_columns(times, [*schema.names, time, diff])
-            more = [one.cast("long").alias(name) for one, name in zip(rest, names)]
+            more = [part.cast("long").alias(name) for part, name in zip(rest, names)]
             fields = [*fields, *(T.StructField(name, T.LongType()) for name in names)]
         updates = frame.select(
             *[column(f.name) for f in schema.struct.fields],

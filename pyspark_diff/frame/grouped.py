@@ -1,4 +1,4 @@
-"""Grouped collections: what `DiffFrame.groupBy` gives, as PySpark's `GroupedData`."""
+"""Grouped collections: the result of `DiffFrame.groupBy`, as PySpark's `GroupedData`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pyspark_diff.spark.mentions import mentions, names_there
 from pyspark_diff.spark.schema import Schema, check_names, without_nullability
 
 _NUMBERS = (T.NumericType,)
-#: Types of results that Spark moves to columns of a pivot; for others it has another plan.
+#: Types of results that Spark moves to columns of a pivot; for other types it has another plan.
 _PIVOTED = (T.NumericType, T.BooleanType)
 
 _REDUCED = (
@@ -58,14 +58,14 @@ _HINTS = {
     "applyInArrow": _REDUCED.format(form="'arrow'"),
     **dict.fromkeys(
         ["applyInPandasWithState", "transformWithState", "transformWithStateInPandas"],
-        "what is kept of a group is up to the operators: agg(...) or reduce(func, schema)",
+        "operators keep the state of a group themselves: agg(...) or reduce(func, schema)",
     ),
 }
 
 
 @dataclass(frozen=True)
 class _Pivot:
-    """A column, and the values of it that become columns."""
+    """A column, and its values that become columns."""
 
     column: str
     values: tuple[Any, ...]
@@ -75,7 +75,8 @@ class GroupedDiff(Generic[FrameT]):
     """Groups of a collection's records. Made by `DiffFrame.groupBy`.
 
     Every method is lazy and returns a `DiffFrame`: the columns of the group, then the results. A
-    group has a row while its records do not add up to none; null is a group like any other.
+    group has a row unless the multiplicities of its records add up to zero. Null is a group like
+    any other.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GroupedDiff(Generic[FrameT]):
     ):
         self._frame = frame
         self._cols = tuple(cols)
-        #: For `rollup` and the like the groupings, each by some of the columns.
+        #: For `rollup`, `cube` and `groupingSets`: the groupings, as numbers of columns.
         self._sets = sets
         self._pivot = pivot
 
@@ -97,8 +98,9 @@ class GroupedDiff(Generic[FrameT]):
         Parameters
         ----------
         *exprs : Column or dict
-            Over any expressions, with a ``FILTER`` in SQL text, and expressions of aggregates such
-            as ``F.sum("a") / F.count("b")``; or one dict from column to function name.
+            Aggregates over any expressions, with a ``FILTER`` in SQL text, and expressions of
+            aggregates such as ``F.sum("a") / F.count("b")``; or one dict from column to function
+            name.
 
             * Sums: ``F.sum``, ``avg``, ``count``, ``count_if``, ``var_*``, ``stddev_*``,
               ``try_sum`` and ``try_avg`` (null beyond the range of the type), ``bool_and``,
@@ -116,7 +118,7 @@ class GroupedDiff(Generic[FrameT]):
               is the least by their arguments, for ``last`` the greatest. The first or last value
               by an order is `min_by` or `max_by`.
         empty : bool
-            For all records as one group: whether there is a row for an empty collection.
+            For all records as one group: whether an empty collection has a row.
         exact : bool
             Sum doubles exactly, for sums, averages, variances and functions of pairs: 67 whole
             numbers a group and column instead of two doubles. The sum of squares, and that of
@@ -144,9 +146,9 @@ class GroupedDiff(Generic[FrameT]):
         found by search too, but not those of decimals of more than 18 digits. Lists and modes are
         kept whole: a change costs as much as the group has distinct values.
 
-        A record that was removed more often than it was inserted counts against the others in
-        sums. It is absent for extremes, distinct values, lists, ``bool_and`` and ``bool_or``, and
-        for `distinct` and `top_k`. If a group has no other records, these are null, a count of
+        A record that was removed more often than it was inserted counts against the others in sums.
+        It is absent for extremes, distinct values, lists, ``bool_and`` and ``bool_or``, and for
+        `distinct` and `top_k`. If a group has no other records, the result is null, a count of
         zero, or an empty list.
 
         Examples
@@ -167,59 +169,61 @@ class GroupedDiff(Generic[FrameT]):
         cols = [_by_name(source, c) for c in keys]
         with suggesting(source.columns):
             if self._pivot is not None:
-                found = self._pivoted(source, cols, self._pivot, exprs, exact)
+                groups = self._pivoted(source, cols, self._pivot, exprs, exact)
             elif self._sets is None:
                 source, cols = with_sessions(source, cols, exprs)
-                found = self._one(source, cols, exprs, empty, exact)
+                groups = self._grouped_once(source, cols, exprs, empty, exact)
             else:
-                found = self._several(source, cols, self._sets, exprs, exact)
-        return self._frame._wrap(found)
+                groups = self._several(source, cols, self._sets, exprs, exact)
+        return self._frame._wrap(groups)
 
-    def _one(
+    def _grouped_once(
         self, source: Collection, cols: Sequence[str | Column], exprs: Any, empty: bool,
         exact: bool, outputs: Sequence[tuple[str, Column]] = (), combined: Combined | None = None,
-        beside: Sequence[Any] = (),
+        others: Sequence[Any] = (),
     ) -> Collection:
         """The aggregates of one grouping.
 
         Parameters
         ----------
         outputs, combined : optional
-            What is computed from aggregates, and these, if that is known already.
-        beside : optional
-            Keys of other groupings that `changes_rows` is true of.
+            The columns that are computed from aggregates, and the aggregates, if the caller has
+            parsed them.
+        others : optional
+            Keys of other groupings for which `changes_rows` is true.
         """
         rows, shown = source.template(), source.resolver.as_shown
         names = self._names(source, cols)
-        given: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
-        if combined is None and not isinstance(given, dict) and all(
-            isinstance(one, Column) for one in given
-        ) and not all(map(is_plain, given)):
+        expressions: Any = exprs[0] if len(exprs) == 1 and isinstance(exprs[0], dict) else exprs
+        if combined is None and not isinstance(expressions, dict) and all(
+            isinstance(expression, Column) for expression in expressions
+        ) and not all(map(is_plain, expressions)):
             known_as = [*cols, *_by_handle(source, cols)]
-            fields = fields_of(rows.groupBy(*known_as), given, len(known_as))
+            fields = fields_of(rows.groupBy(*known_as), expressions, len(known_as))
             combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
-            outputs = [(shown(f.name, e), combined.over(e)) for f, e in zip(fields, given)]
+            outputs = [(shown(f.name, e), combined.over(e)) for f, e in zip(fields, expressions)]
         if combined is None:
-            found = parse_aggregates(rows, cols, given)
+            parsed = parse_aggregates(rows, cols, expressions)
         else:
-            found = combined.aggregates()
-        several = [""] * len(found) if combined is not None or isinstance(given, dict) else given
-        found = [replace(one, name=shown(one.name, e)) for one, e in zip(found, several)]
-        results = [one.name for one in found] if combined is None else [n for n, _ in outputs]
+            parsed = combined.aggregates()
+        plain = combined is None and not isinstance(expressions, dict)
+        shown_as = expressions if plain else [""] * len(parsed)
+        parsed = [replace(a, name=shown(a.name, e)) for a, e in zip(parsed, shown_as)]
+        results = [a.name for a in parsed] if combined is None else [n for n, _ in outputs]
         check_names([*names, *results])
-        node, arguments = self._evaluated(source, cols, names, found, beside)
+        node, arguments = self._evaluated(source, cols, names, parsed, others)
         plan = Aggregation(node, tuple(names), exact)
-        for one, columns in zip(found, arguments):
-            plan.add(one, columns)
+        for aggregate, columns in zip(parsed, arguments):
+            plan.add(aggregate, columns)
         node = plan.node()
         if empty:
-            node = _with_default(node, found, source.spark)
+            node = _with_default(node, parsed, source.spark)
         keys = [
             entry._replace(lineage=source.resolver.lineage(_plain(source, key) or ""))
             for entry, key in zip(Resolver.plain(names).entries, cols)
         ]
-        others = Resolver.plain(node.schema.names[len(names):]).entries
-        groups = source.derived(node, resolver=Resolver((*keys, *others)))
+        values = Resolver.plain(node.schema.names[len(names):]).entries
+        groups = source.derived(node, resolver=Resolver((*keys, *values)))
         return groups if combined is None else _computed(rows, groups, keys, outputs)
 
     def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
@@ -239,13 +243,14 @@ class GroupedDiff(Generic[FrameT]):
         self, source: Collection, keys: Sequence[str | Column], sets: Sequence[Sequence[int]],
         exprs: Any, exact: bool,
     ) -> Collection:
-        """The aggregates of several groupings, nulls standing for what one is not grouped by."""
-        given = [exprs[0]] if len(exprs) == 1 and isinstance(exprs[0], dict) else list(exprs)
-        columns = [one for one in given if isinstance(one, Column)]
+        """The aggregates of several groupings; each has nulls in the columns that it does not group
+        by."""
+        listed = [exprs[0]] if len(exprs) == 1 and isinstance(exprs[0], dict) else list(exprs)
+        columns = [expression for expression in listed if isinstance(expression, Column)]
         names = self._names(source, keys)
         rows = source.template()
-        # Spark evaluates the keys before it forms the groupings: a row without a time window is in
-        # none of them, and a row of several windows counts in each for all groupings.
+        # Spark evaluates the keys before it forms the groupings. A row without a time window is in
+        # no grouping, and a row of several windows counts once per window in every grouping.
         changing = [
             n for n, key in enumerate(keys) if isinstance(key, Column) and changes_rows(rows, key)
         ]
@@ -256,26 +261,29 @@ class GroupedDiff(Generic[FrameT]):
         nodes: list[Node] = []
         for chosen in sets:
             cols = [keys[number] for number in chosen]
-            beside = [key for n, key in enumerate(keys) if n in changing and n not in chosen]
+            absent = [key for n, key in enumerate(keys) if n in changing and n not in chosen]
             if columns and not all(map(is_plain, columns)):
                 combined = Combined(rows, cols, [*names, source.time_name, source.diff_name])
                 grouping = _grouping(source, keys, chosen)
-                # In the rows of a step everything is nullable, also in lists, structs and maps.
+                # The rows of a step have nullable columns and nullable elements of lists, structs
+                # and maps.
                 results = [without_nullability(field.dataType) for field in fields]
                 outputs = [
                     (name, combined.over(column, besides=grouping).cast(result))
                     for name, column, result in zip(shown, columns, results)
                 ]
-                one = self._one(source, cols, (), False, exact, outputs, combined, beside)
+                groups = self._grouped_once(
+                    source, cols, (), False, exact, outputs, combined, absent
+                )
             else:
-                one = self._one(source, cols, exprs, False, exact, beside=beside)
-            others = one.node.schema.struct.fields[len(chosen):]
+                groups = self._grouped_once(source, cols, exprs, False, exact, others=absent)
+            others = groups.node.schema.struct.fields[len(chosen):]
             padded = [
                 (names[number] if number in chosen else None,
                  T.StructField(names[number], without_nullability(kinds[number].dataType)))
                 for number in range(len(names))
             ]
-            nodes.append(pad(one.node, [*padded, *((f.name, f) for f in others)]))
+            nodes.append(pad(groups.node, [*padded, *((f.name, f) for f in others)]))
         return source.derived(nodes[0] if len(nodes) == 1 else Concat(nodes), resolver=Resolver(
             Resolver.plain(nodes[0].schema.names).entries
         ))
@@ -284,40 +292,40 @@ class GroupedDiff(Generic[FrameT]):
         self, source: Collection, keys: Sequence[str | Column], pivot: _Pivot, exprs: Any,
         exact: bool,
     ) -> Collection:
-        """The aggregates of each value's records, side by side."""
-        given = list(exprs)
-        if len(given) == 1 and isinstance(given[0], dict):
-            given = [F.call_function(f, F.col(name)) for name, f in given[0].items()]
-        if not given or not all(isinstance(one, Column) for one in given):
+        """The aggregates over the records of each value, in columns of one row."""
+        expressions = list(exprs)
+        if len(expressions) == 1 and isinstance(expressions[0], dict):
+            expressions = [F.call_function(f, F.col(name)) for name, f in expressions[0].items()]
+        if not expressions or not all(isinstance(expression, Column) for expression in expressions):
             raise SchemaError("agg takes columns such as F.sum('x') after pivot, or one dict")
         rows, shown = source.template(), source.resolver.as_shown
         names = self._names(source, keys)
         asked = rows.groupBy(*keys).pivot(pivot.column, list(pivot.values))
-        fields = fields_of(asked, given, len(names))
+        fields = fields_of(asked, expressions, len(names))
         value = column(pivot.column) if pivot.column in source.columns else F.col(pivot.column)
         kind = rows.select(value).schema.fields[0].dataType
-        kinds = [f.dataType for f in fields_of(rows.groupBy(*keys), given, len(names))]
-        # Where Spark can, it takes the results of groups by the value too: null where there is no
-        # such group. Else it aggregates nulls in the place of what others have.
+        kinds = [f.dataType for f in fields_of(rows.groupBy(*keys), expressions, len(names))]
+        # For these types Spark groups by the value too, and the result is null for an absent group.
+        # For others it aggregates nulls in the place of the other values' arguments.
         by_group = all(isinstance(kind, _PIVOTED) for kind in kinds)
         combined = Combined(rows, keys, [*names, source.time_name, source.diff_name])
         outputs: list[tuple[str, Column]] = []
         for number, wanted in enumerate(pivot.values):
-            within = value.eqNullSafe(F.lit(wanted).cast(kind))
+            matches = value.eqNullSafe(F.lit(wanted).cast(kind))
             count = combined.part(
-                ColumnCall("count", (), False, None), F.count("*"), within
+                ColumnCall("count", (), False, None), F.count("*"), matches
             )
-            for place, expression in enumerate(given):
-                found = combined.over(expression, within)
+            for place, expression in enumerate(expressions):
+                result = combined.over(expression, matches)
                 if by_group:
-                    found = F.when(count != 0, found)
-                name = fields[number * len(given) + place].name
-                outputs.append((shown(name, expression), found))
-        return self._one(source, keys, (), False, exact, outputs, combined)
+                    result = F.when(count != 0, result)
+                name = fields[number * len(expressions) + place].name
+                outputs.append((shown(name, expression), result))
+        return self._grouped_once(source, keys, (), False, exact, outputs, combined)
 
     def _evaluated(
         self, collection: Collection, cols: Sequence[str | Column], names: Sequence[str],
-        found: Sequence[Aggregate], beside: Sequence[Column] = (),
+        aggregates: Sequence[Aggregate], others: Sequence[Column] = (),
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         rows = collection.template()
@@ -326,23 +334,24 @@ class GroupedDiff(Generic[FrameT]):
         wanted: list[tuple[str, Column]] = list(zip(names, keys))
         known: dict[str, str] = {}
         arguments: list[list[str]] = []
-        for one in found:
-            kinds = [rows.select(a).schema.fields[0].dataType for a in one.arguments]
+        for aggregate in aggregates:
+            kinds = [rows.select(a).schema.fields[0].dataType for a in aggregate.arguments]
             named = []
-            for argument in one.function.evaluated(one.arguments, kinds, one.distinct):
+            for argument in aggregate.function.evaluated(
+                aggregate.arguments, kinds, aggregate.distinct
+            ):
                 shown = identity(argument)
                 if shown not in known:
-                    taken = [*names, *known.values()]
-                    known[shown] = unused("argument", taken)
+                    known[shown] = unused("argument", [*names, *known.values()])
                     wanted.append((known[shown], argument))
                 named.append(known[shown])
             arguments.append(named)
-        for key in beside:
+        for key in others:
             wanted.append((unused("argument", [n for n, _ in wanted]), key))
         plain = [(plain_column(collection, expression), name) for name, expression in wanted]
         pairs = [(old, name) for old, name in plain if old is not None]
         if len(pairs) == len(wanted):
-            # Columns as they are need not be computed.
+            # Unchanged columns need no evaluation.
             return pick("select", collection.node, pairs), arguments
         return computed(collection, "groupBy", wanted), arguments
 
@@ -371,13 +380,15 @@ class GroupedDiff(Generic[FrameT]):
     def pivot(
         self, pivot_col: str, values: Sequence[Any] | None = None
     ) -> GroupedDiff[FrameT]:
-        """The aggregates of each of some values of a column, side by side, as PySpark's `pivot`.
+        """The aggregates for each given value of a column, in columns of one row, as PySpark's
+        `pivot`.
 
         Parameters
         ----------
         pivot_col : str
         values : list
-            Their values, which have to be given: the columns of a collection do not change.
+            The values that become columns. They are required, as the columns of a collection do not
+            change.
 
         Examples
         --------
@@ -390,10 +401,9 @@ class GroupedDiff(Generic[FrameT]):
         if values is None:
             raise SchemaError(
                 f"pivot({pivot_col!r}) has no values, so the columns of its result would depend on "
-                "the records, and those of a collection are the same at all times, whatever "
-                f"records come. Name the values, pivot({pivot_col!r}, ['x', 'y']), and others are "
-                f"left out; or keep a row for each, groupBy(..., {pivot_col!r}).agg(...), of "
-                "which a plain pivot turns snapshots"
+                "the records, and the columns of a collection are the same at all times. Name the "
+                f"values, pivot({pivot_col!r}, ['x', 'y']), which leaves out all others; or keep a "
+                f"row for each, groupBy(..., {pivot_col!r}).agg(...), and pivot its snapshots"
             )
         if self._pivot is not None or self._sets is not None:
             raise SchemaError("pivot is for groupBy(...), once")
@@ -404,13 +414,13 @@ class GroupedDiff(Generic[FrameT]):
     if not TYPE_CHECKING:  # so that a type checker knows what there is
 
         def __getattr__(self, name):
-            told = _HINTS.get(name)
-            if told is None:
+            advice = _HINTS.get(name)
+            if advice is None:
                 raise AttributeError(
-                    f"groups have no {name!r}: say what is wanted of each first, "
+                    f"groups have no {name!r}: compute a result of each group first, "
                     "with agg(...), count() or reduce(func, schema)"
                 )
-            raise AttributeError(f"groups have no {name}: {told}")
+            raise AttributeError(f"groups have no {name}: {advice}")
 
     def reduce(
         self,
@@ -421,7 +431,7 @@ class GroupedDiff(Generic[FrameT]):
         allow_negative: bool = False,
         check: bool = False,
     ) -> FrameT:
-        """A Python function of each group's values: see `DiffFrame.reduce`."""
+        """A Python function of the values of each group: see `DiffFrame.reduce`."""
         names = self._plain_names("reduce")
         return self._frame._wrap(reduced(
             self._frame._collection, func, schema, names, form=form, allow_negative=allow_negative,
@@ -434,12 +444,12 @@ class GroupedDiff(Generic[FrameT]):
         Parameters
         ----------
         other : GroupedDiff
-            Of as many columns, of the same types, in the same order; their names may differ.
+            Groups by as many columns, of the same types, in the same order; their names may differ.
 
         Raises
         ------
         SchemaError
-            If they are others, or the groups are by expressions.
+            If the types differ, or the groups are by expressions.
 
         Examples
         --------
@@ -464,31 +474,31 @@ class GroupedDiff(Generic[FrameT]):
         return CogroupedDiff(self._frame, sides, (ours, theirs))
 
     def _plain_names(self, kind: str) -> list[str]:
-        """The columns of the groups, for what knows no expressions."""
+        """The columns of the groups, for operators that take no expressions."""
         if self._sets is not None or self._pivot is not None:
             raise SchemaError(f"{kind} is for groupBy(...), without rollup, cube or pivot")
-        source, given = self._frame._collection.seeing(list(self._cols))
+        source, columns = self._frame._collection.seeing(list(self._cols))
         visible = {entry.internal: entry.visible for entry in source.resolver.entries}
         names = []
-        for col in given:
+        for col in columns:
             if isinstance(col, str) and source.named(col):
                 names.append(col)
                 continue
-            found = plain_column(source, F.col(col) if isinstance(col, str) else col)
-            if found is None and not isinstance(col, str):
+            plain = plain_column(source, F.col(col) if isinstance(col, str) else col)
+            if plain is None and not isinstance(col, str):
                 with suggesting(source.columns):
                     check_row_wise(source.template().select(col), kind)
                 raise SchemaError(
                     f"{kind} groups by columns, and {col} is an expression; add it as a column "
                     "with withColumn first"
                 )
-            # What is not there is told where it is looked up.
-            names.append(str(col) if found is None else visible[found])
+            # The look-up of an absent name raises the error.
+            names.append(str(col) if plain is None else visible[plain])
         return names
 
     def _each(self, function: Callable[[Column], Column], cols: Sequence[str]) -> FrameT:
         if not cols:
-            # PySpark takes the columns of the group too.
+            # PySpark includes the columns of the group.
             fields = self._frame.schema.fields
             cols = [f.name for f in fields if isinstance(f.dataType, _NUMBERS)]
         return self.agg(*[function(column(name)) for name in cols])
@@ -498,7 +508,7 @@ def _computed(
     rows: DataFrame, groups: Collection, keys: Sequence[Entry],
     outputs: Sequence[tuple[str, Column]],
 ) -> Collection:
-    """What is computed from aggregates of some rows, beside the columns of the group."""
+    """The columns of the group, and columns that are computed from aggregates."""
 
     def refused(reason: str, wrong: Sequence[str]) -> SchemaError:
         return SchemaError(
@@ -507,19 +517,19 @@ def _computed(
         )
 
     source, _ = groups.seeing([expression for _, expression in outputs])
-    kept = [(key.internal, column(key.internal)) for key in keys]
+    key_columns_ = [(key.internal, column(key.internal)) for key in keys]
     gone = names_there(rows) - names_there(groups.template())
     others = [name for name, expression in outputs if mentions(expression, gone)]
     try:
         if others:
             raise refused("it takes other columns", others)
-        node = computed(source, "agg", [*kept, *outputs])
+        node = computed(source, "agg", [*key_columns_, *outputs])
     except (AnalysisException, SchemaError) as error:
         for name, expression in outputs:
             check_known(rows, name, expression)
         if isinstance(error, SchemaError):
             raise
-        # Its suggestions are names that the library gives to aggregates.
+        # Spark's suggestions are internal names of aggregates.
         reason = str(error).partition(" Did you mean")[0]
         raise refused(reason, _not_computed(groups.template(), outputs)) from error
     names = Resolver.plain([name for name, _ in outputs]).entries
@@ -542,7 +552,7 @@ def _not_computed(groups: DataFrame, outputs: Sequence[tuple[str, Column]]) -> l
 def _grouping(
     source: Collection, keys: Sequence[str | Column], chosen: Sequence[int]
 ) -> Replacement:
-    """What ``grouping`` and ``grouping_id`` are in one of several groupings."""
+    """The values of ``grouping`` and ``grouping_id`` in one of several groupings."""
 
     def number_of(column: Column) -> int:
         wanted = _plain(source, column) or identity(column)
@@ -566,7 +576,7 @@ def _grouping(
 
 
 def _by_name(source: Collection, key: str | Column) -> str | Column:
-    """A key by its name, where a handle stands for a column that has one."""
+    """A key by its name, if it is a handle of a column that has one."""
     plain = _plain(source, key) if handles_in([key]) else None
     if plain is None:
         return key
@@ -575,13 +585,13 @@ def _by_name(source: Collection, key: str | Column) -> str | Column:
 
 
 def _by_handle(source: Collection, keys: Sequence[str | Column]) -> list[Column]:
-    """The handles of an expression that stand for keys, which it may use outside of aggregates."""
+    """The handles of keys, which an expression may use outside of aggregates."""
     plain = {_plain(source, key) for key in keys}
     return [column(text) for text, internal in source.resolver.bound if internal in plain]
 
 
 def _plain(source: Collection, key: str | Column) -> str | None:
-    """The node's column that a key of a group is, if it is one."""
+    """The node's column that a key of a group is, or None for an expression."""
     return plain_column(source, F.col(key) if isinstance(key, str) else key)
 
 
@@ -589,9 +599,9 @@ def _there(count: int) -> int:
     return 1 if count else 0
 
 
-def _with_default(node: Node, found: Sequence[Aggregate], spark: SparkSession) -> Node:
-    """The one row of all records, or SQL's row for no records."""
-    values = [one.function.empty for one in found]
+def _with_default(node: Node, aggregates: Sequence[Aggregate], spark: SparkSession) -> Node:
+    """The row of all records, or SQL's row for an empty collection."""
+    values = [aggregate.function.empty for aggregate in aggregates]
     schema = Schema(without_nullability(node.schema.struct))
     row = coerce([tuple(values)], schema.struct, "constant", spark)
     default = Constant(schema, node.time_type, rows=row)

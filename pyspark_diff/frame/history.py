@@ -1,8 +1,8 @@
-"""A picture of how a collection moves in time, drawn by matplotlib.
+"""A chart of a collection over time, drawn by matplotlib.
 
     a line at time t  =  sum of value * diff over the updates of the line at times <= t
 
-What is fetched is one number for each line and time; records are summed where they are.
+Spark sums the records, and the driver fetches one number for each line and time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.spark.frames import column
 
-#: Names of the columns that are fetched.
+#: Names of the fetched columns.
 LINE, AT, CHANGE = "line", "at", "change"
 
 
 def check_plottable(name: str, kind: T.DataType) -> None:
-    """Refuse what has no sums.
+    """Refuse a column that has no sums.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def check_plottable(name: str, kind: T.DataType) -> None:
 
 
 def check_most(most: Any) -> None:
-    """Refuse a number of lines that is none.
+    """Refuse a number of lines that is not positive.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check_most(most: Any) -> None:
 
 
 def plotting() -> Any:
-    """What makes figures.
+    """The module that makes figures.
 
     Raises
     ------
@@ -72,8 +72,8 @@ def plotting() -> Any:
 def history(
     updates: DataFrame, time: str, diff: str, value: str | None, by: Sequence[str], most: int
 ) -> pd.DataFrame:
-    """What each line is from each time on: a column a line, those that changed most before the
-    others, of which there is one for all together; the index is the times in order.
+    """The value of each line from each time on. The columns are the lines that changed most, then
+    one line for all others; the index is the times in order.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def history(
     time, diff, value : str
         Names of its columns; without a value, rows are counted.
     by : sequence of str
-        Columns whose values have a line each.
+        Columns that have a line for each of their values.
     most : int
-        How many lines.
+        The largest number of lines, without the line of the others.
     """
     change = column(diff).cast("double")
     if value is not None:
@@ -113,7 +113,8 @@ def history(
 
 
 def draw(table: pd.DataFrame, ax: Any, time: str, value: str, legend: str) -> Any:
-    """Steps: an answer stands until the next time that changes it, and the last one goes on."""
+    """Draw steps: a value is constant until the next time that changes it. The last one
+    continues."""
     times = list(table.index)
     if times:
         times.append(_after(times[0], times[-1]))
@@ -137,7 +138,7 @@ def draw(table: pd.DataFrame, ax: Any, time: str, value: str, legend: str) -> An
 
 
 def _after(first: Any, last: Any) -> Any:
-    """A time up to which the last step is drawn: a twentieth of all beyond it."""
+    """The end of the last step: the last time plus a twentieth of the whole range."""
     if isinstance(first, date):  # or a timestamp, which is one too
         return last + max((last - first) / 20, timedelta(days=1))
     return last + max((last - first) // 20, 1)

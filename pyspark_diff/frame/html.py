@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: a small table. It is made of what is known already."""
+"""The small table that a notebook shows for an object, made without a job."""
 
 from __future__ import annotations
 

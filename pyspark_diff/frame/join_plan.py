@@ -1,7 +1,7 @@
-"""The plan of a join: which operators give it.
+"""The plan of a join: the operators that compute it.
 
-A join is linear in each of its inputs, so a step joins what is new on each side with all of the
-other, and nothing else is looked at. The other kinds are sums of collections::
+A join is linear in each of its inputs. So a step joins the new updates of each side with all of the
+other side, and reads nothing else. All other kinds of joins are sums of collections::
 
     left(a, b) = inner(a, b) + anti(a, b) with nulls for the columns of b
 """
@@ -40,22 +40,22 @@ from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.schema import arrow_type, without_nullability
 
-#: Types of which equal values are the same.
+#: Types whose equal values are identical.
 _EXACT = frozenset(
     "boolean tinyint smallint int bigint string date timestamp timestamp_ntz".split()
 )
 
 
-#: What `join_interval` adds to a value.
+#: An offset that `join_interval` adds to a value.
 Bound = Union[int, float, Decimal, timedelta, str, Column, None]
-#: Types to which something can be added.
+#: Types that have an addition.
 _MEASURED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
 #: Words of an interval.
 _UNIT = re.compile(r"(?:year|month|week|day|hour|minute|(?:milli|micro|nano)?second)s?|to|interval")
 
 
 def cross_joined(left: Collection, right: Collection) -> Collection:
-    """All pairs of the records of two collections, of which the right one is small."""
+    """All pairs of the records of two collections; the right one is small."""
     if not right.small:
         raise SchemaError(
             "a cross join pairs every record with every other one; declare the right side "
@@ -70,16 +70,16 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
 
 
 def hot_keys(source: Collection, columns: Any, values: Any = (), *more: Any) -> Hot:
-    """What the parameters of a hint ``skew`` say.
+    """The hot keys in the parameters of a hint ``skew``.
 
     Raises
     ------
     SchemaError
-        If they say nothing that can be.
+        If the parameters are no columns and values of this collection.
     """
     if more:
         raise SchemaError(
-            "the hint skew takes a column, or a list of columns, and the values that are hot"
+            "the hint skew takes a column, or a list of columns, and their hot values"
         )
     names = [columns] if isinstance(columns, str) else columns
     if not isinstance(names, (list, tuple)) or not names or not all(
@@ -89,18 +89,19 @@ def hot_keys(source: Collection, columns: Any, values: Any = (), *more: Any) -> 
     internal = tuple(source.column_name(name, "for the hint skew") for name in names)
     keys = list(values) if isinstance(values, (list, set, frozenset)) else [values]
     if isinstance(values, tuple):
-        # Of one column several values, of several the values of one key, or several of these.
-        one = len(names) > 1 and not any(isinstance(value, (list, tuple)) for value in values)
-        keys = [values] if one and values else list(values)
+        # For one column a tuple has several values. For several columns it is one key, or has
+        # several keys.
+        single = len(names) > 1 and not any(isinstance(value, (list, tuple)) for value in values)
+        keys = [values] if single and values else list(values)
     if len(names) == 1:
         keys = [key if isinstance(key, tuple) else (key,) for key in keys]
-    found: list[list[Any]] = []
+    hot: list[list[Any]] = []
     for key in keys:
         if not isinstance(key, (list, tuple)) or len(key) != len(names):
             raise SchemaError(
                 f"a hot key has a value for each of {', '.join(names)}, and this is {key!r}"
             )
-        found.append(list(key))
+        hot.append(list(key))
     for position, (name, at) in enumerate(zip(names, internal)):
         kind = without_nullability(source.node.schema.struct[at].dataType)
         if kind.simpleString() not in _EXACT:
@@ -108,7 +109,7 @@ def hot_keys(source: Collection, columns: Any, values: Any = (), *more: Any) -> 
                 f"the hint skew is for columns of whole numbers, texts, booleans, dates and "
                 f"timestamps, and {name!r} is of type {kind.simpleString()}"
             )
-        for key in found:
+        for key in hot:
             value = key[position]
             try:
                 key[position] = pa.scalar(value, arrow_type(kind)).as_py()
@@ -118,33 +119,33 @@ def hot_keys(source: Collection, columns: Any, values: Any = (), *more: Any) -> 
                 raise SchemaError(
                     f"{value!r} is no value of {name!r}, which is of type {kind.simpleString()}"
                 )
-    return Hot(internal, tuple(map(tuple, found)))
+    return Hot(internal, tuple(map(tuple, hot)))
 
 
 def seeing_both(
     left: Collection, right: Collection, on: Given
 ) -> tuple[Collection, Collection, Given]:
-    """The two sides of a join, in which its condition finds what its handles stand for, and the
+    """The two sides of a join, in which its condition finds the columns of its handles, and the
     condition; see `Collection.seeing`.
 
-    A side's own handle stands for that side, also where the other comes from it.
+    A side's own handle refers to that side, also if the other side derives from it.
 
     Raises
     ------
     SchemaError
-        If one stands for no column of either side, or for more than one.
+        If a handle refers to no column of either side, or to more than one.
     """
     both = left.resolver.beside(right.resolver)
     on = told_by_handles(on, both, [left, right])
     handles = handles_in([on])
     resolvers = [left.resolver, right.resolver]
     for handle in handles:
-        found = both.standing_for(handle)
-        if len(found) > 1:
+        matches = both.standing_for(handle)
+        if len(matches) > 1:
             raise two_of(handle)
-        if not found:
+        if not matches:
             raise none_of(handle.name, handle.owner, [left, right])
-        origin = next(o for o in both.sources if o.internal == found[0].internal)
+        origin = next(o for o in both.sources if o.internal == matches[0].internal)
         entry = next(
             e for e in resolvers[origin.side].entries if e.internal == origin.source
         )
@@ -158,12 +159,12 @@ def _present(count: int) -> int:
 
 @dataclass(frozen=True)
 class Near:
-    """What `join_interval` asks for: that one value is no further from another than two bounds say.
+    """The condition of `join_interval`: two bounds limit the difference of two values.
 
     Parameters
     ----------
     left, right : str
-        The columns, as the user calls them.
+        The user's names of the columns.
     lower, upper : number, timedelta, str, Column or None
     """
 
@@ -178,7 +179,7 @@ class Near:
         Raises
         ------
         SchemaError
-            If there is no such column, no bound, or one of another kind than is known.
+            If a column is missing, there is no bound, or a bound has a wrong type.
         """
         ours = left.column_name(self.left, "on the left side")
         theirs = right.column_name(self.right, "on the right side")
@@ -186,10 +187,10 @@ class Near:
             raise SchemaError("join_interval needs a bound: lower, upper, or both")
         value, other = F.col("l." + quoted(ours)), F.col("r." + quoted(theirs))
         kind = left.node.schema.struct[ours].dataType
-        found = []
+        comparisons = []
         for bound, compare in ((self.lower, Column.__ge__), (self.upper, Column.__le__)):
             if bound is not None:
-                found.append(compare(other, _moved(value, bound, kind, left.spark)))
+                comparisons.append(compare(other, _moved(value, bound, kind, left.spark)))
         if not all(isinstance(side.node.schema.struct[name].dataType, _MEASURED)
                    for side, name in ((left, ours), (right, theirs))):
             raise SchemaError(
@@ -197,21 +198,21 @@ class Near:
                 f"{kind.simpleString()}, {self.right!r} of type "
                 f"{right.node.schema.struct[theirs].dataType.simpleString()}"
             )
-        return found
+        return comparisons
 
 
 def _interval(text: str, spark: SparkSession) -> Column:
-    """What a text such as ``5 minutes`` stands for."""
-    found, field = F.expr(f"INTERVAL {text}"), None
-    # Asked of Spark only if it may be one: a server's log has a stack trace for each wrong one.
+    """The interval of a text such as ``5 minutes``."""
+    interval, field = F.expr(f"INTERVAL {text}"), None
+    # Spark parses it only if it may be an interval: a server logs a stack trace for each failure.
     if all(_UNIT.fullmatch(word) for word in re.findall("[a-z_]+", text.lower())):
         with unlogged(), suppress(AnalysisException, ParseException, ValueError):
-            (field,) = spark.sql("SELECT 1 AS `none`").select(found).schema
+            (field,) = spark.sql("SELECT 1 AS `none`").select(interval).schema
     if field is None or "interval" not in field.dataType.simpleString():
         raise SchemaError(
             f"{text!r} is no interval; one is '5 minutes', '-1 day', or '2 hours 30 minutes'"
         )
-    return found
+    return interval
 
 
 def _moved(value: Column, bound: Any, kind: T.DataType, spark: SparkSession) -> Column:
@@ -219,7 +220,7 @@ def _moved(value: Column, bound: Any, kind: T.DataType, spark: SparkSession) -> 
     if isinstance(bound, str):
         return value + _interval(bound, spark)
     if isinstance(kind, T.DateType):
-        # So that it stays a date.
+        # A number of days keeps the type date.
         if isinstance(bound, timedelta) and not bound % timedelta(days=1):
             bound = bound.days
         if isinstance(bound, int) and not isinstance(bound, bool):
@@ -233,7 +234,7 @@ def _moved(value: Column, bound: Any, kind: T.DataType, spark: SparkSession) -> 
 
 
 class JoinPlan:
-    """One join, put together from operators.
+    """A builder of the operators of one join.
 
     Parameters
     ----------
@@ -241,12 +242,12 @@ class JoinPlan:
     on : str, Column, or list of them
     kind : {"inner", "left", "right", "full", "semi", "anti"}
     near : Near, optional
-        What has to be true beside the equality of columns that are given by name, if any are.
+        A condition in addition to the equality of the columns in `on`, which are names then.
     """
 
-    #: The two sides; in a full join with the key in the type that it has on both.
+    #: The two sides; in a full join with the key in the common type of both.
     sides: tuple[Collection, Collection]
-    #: The columns that are given by name, as each side has them.
+    #: The columns that `on` names, as each side has them.
     using: tuple[list[str], list[str]]
     #: The two nodes with the columns of their keys, and these columns.
     nodes: tuple[Node, Node]
@@ -268,12 +269,13 @@ class JoinPlan:
         self.using = ([], [])
         self.residual: tuple[Column, ...] = ()
         self.null_safe = False
-        #: Where matches are found in two ways, of which each match is found in one: what is surely
-        #: larger or smaller, and what is near; or which of two intervals begins first.
+        #: Pairs of inputs of two joins that split the matches between them, each match being in
+        #: exactly one. For a comparison: surely larger or smaller values, and near values. For
+        #: intervals: the side that begins first.
         self.ways: list[tuple[Node, Node]] = []
-        #: Whether the records of hot keys are found by ranges, and so lie in many buckets.
+        #: Whether ranges find the records of hot keys, which so lie in many buckets.
         self.in_ranges = False
-        #: What is true of what is found in each way, if that has to be asked.
+        #: For each way a condition that filters its pairs; empty if there is none.
         self.asked: list[Column] = []
         if all(named):
             self._by_names(listed)
@@ -310,7 +312,7 @@ class JoinPlan:
         condition = self._parse(left, right, on)
         self.residual = condition.residual
         if self.kind == "full" and not same:
-            # The key may come from either side, so it has the type of both.
+            # The key may come from either side, so it has the common type.
             whole = (
                 with_replaced(left, self.using[0], condition.left),
                 with_replaced(right, self.using[1], condition.right),
@@ -335,31 +337,31 @@ class JoinPlan:
         self.residual = condition.residual
 
     def _without_matches(self) -> str:
-        """The way to this kind of join by a condition that no matches are found by."""
+        """The remedy for a condition that finds no matches, for this kind of join."""
         pairs = 'pairs = a.crossJoin(b.hint("broadcast")).where(condition)'
         if self.kind == "inner":
             return f"For all pairs with a small collection use {pairs}"
-        found = (
+        recipe = (
             f"Take {pairs}.select(*[a[n] for n in a.columns]).distinct(), b being small, and then "
             "a.join(pairs, [a[n].eqNullSafe(pairs[n]) for n in a.columns], "
         )
         if self.kind in ("semi", "anti"):
             not_in = "; for NOT IN see the notes of join" if self.kind == "anti" else ""
-            return f'{found}"left_{self.kind}"){not_in}'
+            return f'{recipe}"left_{self.kind}"){not_in}'
         return (
-            f'{found}"left_anti") has the records without a match; add them to all pairs with '
+            f'{recipe}"left_anti") has the records without a match; add them to all pairs with '
             "unionByName(..., allowMissingColumns=True)"
         )
 
     def _parse(self, left: Collection, right: Collection, on: list[Column]) -> Condition:
-        """The condition of a join, with the nodes and the keys that it asks for."""
+        """Parse the condition of a join, and set the nodes and the keys that it needs."""
         condition = parse_condition(left.template(), right.template(), on).unmixed()
         ours, our_key = with_keys(left, condition.left)
         theirs, their_key = with_keys(right, condition.right)
         self.nodes, self.keys = (ours, theirs), (our_key, their_key)
         interval = condition.interval
-        # A key has few records, unless it is told that some have many: then its ranges are looked
-        # into, at the price of some records for each one.
+        # A key has few records unless a hint says that some keys have many. Then ranges within the
+        # key find the matches, at the price of some records for each record.
         hot = any(
             side.hot is not None and set(side.hot.columns) <= set(known or key)
             for side, known, key in zip((left, right), self.using, self.keys)
@@ -377,8 +379,8 @@ class JoinPlan:
     def _find_overlapping(
         self, sides: tuple[Collection, Collection], overlap: Overlap
     ) -> None:
-        """Have matches found by the blocks of two intervals: either the one of the right side
-        begins in the one of the left side, or that one begins later, in that of the right side."""
+        """Find matches by the blocks of two intervals: either the right side's interval begins
+        within the left side's, or the left side's begins later, within the right side's."""
         nodes, ends = list(self.nodes), []
         for number, (side, wanted) in enumerate(zip(sides, (overlap.left, overlap.right))):
             whole = replace(side, node=nodes[number])
@@ -396,17 +398,17 @@ class JoinPlan:
         self.asked = [theirs >= ours, ours > theirs]
 
     def _find_within(self, sides: tuple[Collection, Collection], interval: Interval) -> None:
-        """Have matches found by the blocks of an interval too."""
+        """Find matches by the blocks of an interval, in addition to the key."""
         at = interval.side
         ends = [end for end in (interval.lower, interval.upper) if end is not None]
         nodes, keys = list(self.nodes), [list(key) for key in self.keys]
-        found: list[list[str]] = []
+        key_names: list[list[str]] = []
         for side, wanted in ((at, [interval.value]), (1 - at, ends)):
-            # With what its handles stand for, which a collection of its own would not have.
+            # This collection keeps the columns of its handles, which a derived one would lose.
             whole = replace(sides[side], node=nodes[side])
             nodes[side], names = with_keys(whole, wanted)
-            found.append(names)
-        (value,), others = found
+            key_names.append(names)
+        (value,), others = key_names
         block = unused("block", [name for node in nodes for name in node.schema.names])
         self.keys = keys[0] + [block], keys[1] + [block]
         if len(ends) == 2:
@@ -414,7 +416,7 @@ class JoinPlan:
             nodes[1 - at] = with_block(nodes[1 - at], OfInterval(block, interval.length, *others))
             self.nodes = nodes[0], nodes[1]
             return
-        # Whose records have many blocks should be few.
+        # The side whose records have many blocks should have few records.
         larger = interval.lower is not None
         (end,) = others
         if sides[at].small:
@@ -431,8 +433,8 @@ class JoinPlan:
         Parameters
         ----------
         in_place : bool
-            Whether a semi or anti join by names leaves the columns in their order. PySpark's puts
-            the columns of the key first.
+            Whether a semi or anti join by names leaves the columns in their order. PySpark puts the
+            columns of the key first.
         """
         left, right = self.sides
         if self.kind in ("semi", "anti"):
@@ -451,38 +453,39 @@ class JoinPlan:
         return left.derived(parts[0] if len(parts) == 1 else Concat(parts), resolver=resolver)
 
     def _resolver(self) -> Resolver:
-        """The columns of the join, of which a key that is there once is that of either side."""
+        """The columns of the join. A key that occurs once has the lineage of each side whose values
+        it has."""
         left, right = self.sides
-        # As in PySpark the key has the name that it has on the side which all its rows come from.
+        # As in PySpark, the key takes its name from the side that all its rows come from.
         named_by = {"right": 1, "full": None}.get(self.kind, 0)
-        found = left.resolver.beside(right.resolver, *self.using, named_by=named_by)
-        entries = list(found.entries)
+        resolver = left.resolver.beside(right.resolver, *self.using, named_by=named_by)
+        entries = list(resolver.entries)
         for number, (ours, theirs) in enumerate(zip(*self.using)):
             lineages = [left.resolver.lineage(ours), right.resolver.lineage(theirs)]
             kinds = {
                 side.node.schema.struct[name].dataType.simpleString()
                 for side, name in zip(self.sides, (ours, theirs))
             }
-            # Numbers may be equal and differ, as 0.0 and -0.0.
+            # Equal numbers may differ, as 0.0 and -0.0.
             same = len(kinds) == 1 and kinds <= _EXACT
-            told = {
+            sources = {
                 "left": lineages[:1], "right": lineages[1:], "full": [],
                 "inner": lineages if same else lineages[:1],
             }[self.kind]
-            handles = [handle for lineage in told for handle in lineage or ()]
+            handles = [handle for lineage in sources for handle in lineage or ()]
             entries[number] = entries[number]._replace(lineage=lineage_of(handles))
-        return replace(found, entries=tuple(entries))
+        return replace(resolver, entries=tuple(entries))
 
     def _inner(self, resolver: Resolver) -> Node:
         ways = [self._joined(resolver, nodes) for nodes in self.ways or [self.nodes]]
         for number, condition in enumerate(self.asked):
-            found = self.sides[0].derived(ways[number], resolver=resolver)
-            ways[number] = filtered(found, condition).node
+            derived = self.sides[0].derived(ways[number], resolver=resolver)
+            ways[number] = filtered(derived, condition).node
         pairs = ways[0] if len(ways) == 1 else Concat(ways)
         if self.residual:
             matches = self.sides[0].derived(pairs, resolver=resolver)
             if self.near is not None:
-                # The user's names and aliases are not what it is written in.
+                # Its condition uses the aliases l and r and not the user's names.
                 resolver = Resolver(tuple(
                     Entry("lr"[o.side], o.source, o.internal) for o in resolver.sources
                 ))
@@ -511,13 +514,13 @@ class JoinPlan:
         return join(ours, theirs, columns, null_safe=self.null_safe)
 
     def _spread(self, only: int | None = None) -> tuple[int, tuple[Hot, Hot] | None, str]:
-        """The side of which hot keys are spread over the buckets, what they are on either side, and
-        a name for the salt; None for the keys where there are none.
+        """The side whose hot keys are spread over the buckets, the hot keys of either side, and a
+        name for the salt. The keys are None if no side has hot keys.
 
         Parameters
         ----------
         only : int, optional
-            The only side that may be spread.
+            The only side with keys that may be spread.
         """
         name = unused("salt", [n for node in self.nodes for n in node.schema.names])
         if self.in_ranges:
@@ -528,34 +531,34 @@ class JoinPlan:
             if hot is not None and set(hot.columns) <= set(known):
                 at = [known.index(column) for column in hot.columns]
                 ours, theirs = (tuple(key[i] for i in at) for key in self.keys)
-                found = self._as_compared(hot, side, (ours, theirs)[side])
-                if found is not None:
-                    return side, (found.named(ours), found.named(theirs)), name
+                compared = self._as_compared(hot, side, (ours, theirs)[side])
+                if compared is not None:
+                    return side, (compared.named(ours), compared.named(theirs)), name
         return 0, None, name
 
     def _as_compared(self, hot: Hot, side: int, key: tuple[str, ...]) -> Hot | None:
-        """Hot keys in the types in which columns of one side are compared with those of the other;
-        None where only Spark knows what they are then, as dates in a time zone."""
+        """Hot keys in the types of the comparison between the two sides; None if only Spark can
+        convert the values, as dates in a time zone."""
         own, compared = self.sides[side].node.schema.struct, self.nodes[side].schema.struct
-        found = [list(values) for values in hot.keys]
+        keys = [list(values) for values in hot.keys]
         for position, names in enumerate(zip(hot.columns, key)):
             before, after = (
                 without_nullability(struct[name].dataType)
                 for struct, name in zip((own, compared), names)
             )
-            if before == after or not found:
+            if before == after or not keys:
                 continue
             if not isinstance(before, T.IntegralType):
                 return None
             try:
-                for values in found:
+                for values in keys:
                     values[position] = pa.scalar(values[position], arrow_type(after)).as_py()
             except (pa.ArrowException, OverflowError, TypeError, ValueError):
                 return None
-        return replace(hot, keys=tuple(map(tuple, found)))
+        return replace(hot, keys=tuple(map(tuple, keys)))
 
     def _padded(self, resolver: Resolver, side: int) -> Node:
-        """The records of one side that have no match, with nulls for the other's columns."""
+        """The records of one side without a match, with nulls for the other side's columns."""
         renamed = dict(zip(*self.using)) if side == 1 else {}
         names: list[tuple[str | None, T.StructField]] = []
         for origin in resolver.sources:
@@ -578,12 +581,12 @@ class JoinPlan:
                 records = salt(records, name, tuple(records.schema.names), hot[side])
                 key = [*key, name]
                 matches = arrange_by_self(replicate(matches, name, hot[1 - side]))
-            found = semijoin(
+            result = semijoin(
                 arrange_by_key(records, key), matches, anti=anti, null_safe=self.null_safe
             )
-            # Without the columns that were made to find matches by.
-            return pick("select", found, [(name, name) for name in whole.node.schema.names])
-        # With more to a match than the key, whole records are looked up among those that matched.
+            # The computed columns of the key are dropped.
+            return pick("select", result, [(name, name) for name in whole.node.schema.names])
+        # If a match needs more than the key, whole records are looked up among the matched records.
         records = threshold(whole.node, _present, by_bytes=True)
         once = replace(whole, node=records, small=False, key=None)
         left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)

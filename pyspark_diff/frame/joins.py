@@ -1,4 +1,4 @@
-"""The joins of a frame, and the names by which the two sides are told apart."""
+"""The joins of a frame, and the aliases and hints of their sides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _kind_of(how: str) -> str:
     kind = _HOW.get(str(how).lower().replace("_", ""))
     if kind is None:
         raise SchemaError(
-            f"{how!r} is not a way to join; there are inner, left, right, full, left_semi, "
+            f"{how!r} is not a kind of join. The kinds are inner, left, right, full, left_semi, "
             "left_anti and cross"
         )
     return kind
@@ -52,17 +52,17 @@ class JoinMethods(Frame):
         Parameters
         ----------
         other : DiffFrame, or a plain table
-            A Spark frame, or one of pandas, Arrow or Polars, is a collection that never changes,
-            and is evaluated once.
+            A frame of Spark, pandas, Arrow or Polars is a collection that never changes, evaluated
+            once.
         on : str, list of str, Column, or list of Column
-            Names of columns that are on both sides and come once in the result, or a condition. A
-            condition must have at least one equality between the two sides, or a comparison, as in
+            Names of columns of both sides, which the result has once, or a condition. A condition
+            must have at least one equality between the two sides, or a comparison, as in
             ``F.col("y").between(F.col("x") - 5, F.col("x") + 5)``, in which no expression has
-            columns of both; whatever else it asks is checked on the pairs that this gives. Where a
-            name is on both sides, take the columns from their frames, ``a.join(b, a["x"] ==
+            columns of both. The join checks all other parts of the condition on the pairs of these.
+            If both sides have a name, take the columns from their frames, ``a.join(b, a["x"] ==
             b["y"])``, or name the sides with `alias`: ``a.alias("l").join(b.alias("r"),
             F.col("l.x") == F.col("r.y"))``. A plain Spark frame has its own columns, ``a.join(df,
-            a["x"] == df["y"])``. A collection that is joined with itself needs `alias` for either.
+            a["x"] == df["y"])``. A self-join needs `alias` for both sides.
         how : str
             ``inner``, ``left``, ``right``, ``full``, ``left_semi``, ``left_anti``, ``cross``, and
             PySpark's other names for these.
@@ -70,12 +70,12 @@ class JoinMethods(Frame):
         Raises
         ------
         SchemaError
-            If columns are missing, or there is nothing to find matches by.
+            If columns are missing, or the condition cannot find matches.
 
         Notes
         -----
-        Both sides become arrangements; one that is there already (the same collection by the same
-        key) is shared. A null key matches nothing. ``left_semi`` and ``left_anti`` ask whether the
+        Both sides become arrangements, shared with other operators that need the same collection by
+        the same key. A null key matches nothing. ``left_semi`` and ``left_anti`` test whether the
         other side has a match, however many.
 
         SQL's ``a.x NOT IN (SELECT y FROM b)`` is no single anti join, as a null is neither equal
@@ -148,33 +148,34 @@ class JoinMethods(Frame):
     ) -> Self:
         """Pairs of records whose values are near each other, kept up to date.
 
-        A pair is one of which ``left + lower <= right <= left + upper``.
+        A pair satisfies ``left + lower <= right <= left + upper``.
 
         Parameters
         ----------
         other : DiffFrame, or a plain table
         left_on, right_on : str
-            The columns that are compared, numbers, dates or timestamps; the same name on both sides
-            if only one is given.
+            The compared columns: numbers, dates or timestamps. Without `right_on` both sides have
+            the same name.
         lower, upper : number, timedelta, str or Column
-            What is added to the left value: a number, of days for dates; a duration; SQL text of an
-            interval, such as ``"-5 minutes"``; or a column of a constant. Without one of them there
-            is no bound on that side.
+            The offset from the left value: a number, of days for dates; a duration; SQL text of an
+            interval, such as ``"-5 minutes"``; or a column of a constant. Without an offset, that
+            side has no bound.
         by : str or list of str
-            Columns that are on both sides, have to be equal, and come once in the result.
+            Columns of both sides that have to be equal. The result has them once.
         how : str
-            As of `join`.
+            As in `join`.
 
         Raises
         ------
         SchemaError
-            If there is no such column, none of the bounds is given, or a bound cannot be added.
+            If a column is missing, both bounds are missing, or a bound cannot be added.
 
         Notes
         -----
-        With both bounds the pairs that are looked at are about twice those that are given, however
-        many records are equal in ``by``; with one of them all that are equal in ``by``, if any. See
-        `join`. A null is near nothing. For the last record before each other one see an as-of join.
+        With both bounds the operator reads about two pairs for each pair of the result, at any
+        number of records with equal ``by``. With one bound and ``by`` it reads all pairs with equal
+        ``by``; see `join`. A null matches nothing. For the last record before another one see
+        `join_asof`.
 
         Examples
         --------
@@ -190,7 +191,7 @@ class JoinMethods(Frame):
         other = self._lifted(other)
         kind = _kind_of(how)
         if kind == "cross":
-            raise SchemaError("join_interval has bounds, so it is no cross join")
+            raise SchemaError("join_interval has bounds, and a cross join has none")
         names = [by] if isinstance(by, str) else list(by)
         near = Near(left_on, left_on if right_on is None else right_on, lower, upper)
         plan = JoinPlan(self._collection, self._peer(other), names, kind, near)
@@ -202,13 +203,13 @@ class JoinMethods(Frame):
         Parameters
         ----------
         other : DiffFrame, or a plain table
-            Declared small with ``other.hint("broadcast")``: it is copied to all buckets. A table of
+            Declared small with ``other.hint("broadcast")``: each bucket gets a copy. A table of
             pandas, Arrow or Polars is small.
 
         Raises
         ------
         SchemaError
-            If ``other`` was not declared small: each change of either side meets all of the other.
+            If ``other`` was not declared small: each change of either side reads all of the other.
 
         Examples
         --------
@@ -220,7 +221,7 @@ class JoinMethods(Frame):
         return self._wrap(cross_joined(self._collection, self._peer(other)))
 
     def semijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
-        """The records whose key is in another collection, with the columns in their order.
+        """The records whose key occurs in another collection, with the columns in their order.
 
         ``join(other, on, "left_semi")`` returns the same records; as in PySpark, its columns of
         the key come first.
@@ -229,7 +230,7 @@ class JoinMethods(Frame):
         ----------
         other : DiffFrame, or a plain table
         on : str or list of str, optional
-            All columns of ``other`` if not given.
+            The default is all columns of ``other``.
 
         Examples
         --------
@@ -244,7 +245,8 @@ class JoinMethods(Frame):
         return self._joined(self._peer(other), names, "semi", in_place=True)
 
     def antijoin(self, other: Self | Plain, on: str | Sequence[str] | None = None) -> Self:
-        """The records whose key is not in another collection, with the columns in their order.
+        """The records whose key does not occur in another collection, with the columns in their
+        order.
 
         The records of the other side need not be distinct.
         """
@@ -253,7 +255,7 @@ class JoinMethods(Frame):
         return self._joined(self._peer(other), names, "anti", in_place=True)
 
     def alias(self, alias: str) -> Self:
-        """The same collection under a name that conditions and `select` can tell it by.
+        """The same collection under a name that conditions and `select` can use.
 
         Examples
         --------
@@ -268,35 +270,38 @@ class JoinMethods(Frame):
         return self._wrap(replace(same, small=source.small, hot=source.hot))  # hints stay
 
     def hint(self, name: str, *parameters: Any) -> Self:
-        """The same collection, with something that joins should know of it.
+        """The same collection, with a hint for joins.
 
         Parameters
         ----------
         name : str
-            ``broadcast``: it is small, and may be copied to all buckets. ``skew``: some keys are in
-            many of its records, which a join spreads over the buckets. Other hints do nothing.
+            ``broadcast``: the collection is small, and buckets may have copies of it. ``skew``:
+            some keys have many records, which a join spreads over the buckets. Other hints do
+            nothing.
         *parameters
-            Of ``skew``: a column of the join's key, or a list of them, and a value that is hot
-            there, or a list of such values; of several columns values are tuples. Without values
-            all keys are spread.
+            For ``skew``: a column of the join's key, or a list of them, and a hot value, or a list
+            of hot values; for several columns a value is a tuple. Without values the join spreads
+            all keys.
 
         Raises
         ------
         SchemaError
-            If there is no such column, or its values are none of those.
+            If the column is missing, or cannot have these values.
 
         Notes
         -----
         Equal keys lie in one bucket, and a bucket is the work of one task: a key with half of the
-        records is half of the work, however many buckets there are. Spread, its records lie in up
-        to 64 parts, and the other side's records of the same key are copied for each, so it should
-        have few of these, and few in all where no values are told. What the join gives is the same.
-        It arranges both sides for itself. Spread are columns of whole numbers, texts, booleans,
-        dates and timestamps, by joins that have them in their key: ``inner`` joins where either
-        side has the hint (the left one's counts, if both have), and ``left_semi``, ``left_anti``
-        and outer joins in what they look up of the side that has it. A join that also asks for an
-        overlap of intervals, or a value within two ends, looks into the ranges of all keys then,
-        instead of spreading them: in a key of many records each meets what lies near.
+        records is half of the work, for any number of buckets. A spread key lies in up to 64 parts,
+        and each part has a copy of the other side's records with that key. So the other side should
+        have few records of a hot key, and few records in all if the hint has no values. The result
+        of the join is the same.
+
+        The join arranges both sides for itself. It can spread columns of whole numbers, texts,
+        booleans, dates and timestamps that are in its key. ``inner`` joins spread the side with the
+        hint, the left one if both have it. ``left_semi``, ``left_anti`` and outer joins spread
+        their look-ups of the side with the hint. A join with an overlap of intervals, or with a
+        value between two ends, does not spread keys: it uses ranges within all keys, so that each
+        record reads only near records of its key.
         Source: Databricks, hint ``SKEW``; salting as in DeWitt et al., "Practical skew handling in
         parallel joins", VLDB 1992.
 

@@ -1,4 +1,4 @@
-"""The methods of a frame that look at all records of a key: groups, reductions, first records."""
+"""The methods of a frame that read all records of a key: groups, reductions, first records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KeyedMethods(Frame):
-    """Groups, and what is computed of each key's records."""
+    """Groups, and operators on the records of each key."""
 
     def groupBy(self, *cols: str | Column) -> GroupedDiff[Self]:  # noqa: N802
         """Groups of equal records in some columns, as PySpark's `groupBy`; see `GroupedDiff`.
@@ -59,7 +59,7 @@ class KeyedMethods(Frame):
     groupby = groupBy
 
     def _keys(self, cols: tuple[Any, ...]) -> tuple[str | Column, ...]:
-        """The columns of a group: names, columns, or as in PySpark numbers that count from 1."""
+        """The columns of a group: names, columns, or as in PySpark numbers, starting at 1."""
         keys: list[str | Column] = []
         for key in _listed(cols):
             if isinstance(key, int) and not isinstance(key, bool):
@@ -117,7 +117,7 @@ class KeyedMethods(Frame):
             missing = [text for text in texts if text not in shown]
             if missing:
                 raise SchemaError(
-                    f"groupingSets has {', '.join(missing)}, which is none of its columns: "
+                    f"groupingSets has {', '.join(missing)}, which is not in its columns: "
                     f"{', '.join(shown)}"
                 )
             sets.append(tuple(sorted(shown.index(text) for text in texts)))
@@ -133,7 +133,8 @@ class KeyedMethods(Frame):
         *exprs : Column or dict
             See `GroupedDiff.agg`.
         empty : bool
-            Whether an empty collection has a row, with counts of zero, as in SQL. Else it has none.
+            Whether an empty collection has a row, with counts of zero, as in SQL. The default is no
+            row.
         exact : bool
             See `GroupedDiff.agg`.
 
@@ -157,24 +158,25 @@ class KeyedMethods(Frame):
         allow_negative: bool = False,
         check: bool = False,
     ) -> Self:
-        """A Python function of each key's values, called again where they change.
+        """A Python function of each key's values, called again when they change.
 
         Parameters
         ----------
         func : callable
             Called as ``func(key, values)`` with the key as a tuple. The values are the other
-            columns of its records, each distinct one once, in ascending order with nulls first:
-            a list of ``(tuple, count)``, or a table with one more column for the count, which is
-            called as the diff is. It returns rows, or a table: the new columns of each output
-            record, beside those of the key. It is not called for a key without records.
+            columns of the key's records, each distinct value once, in ascending order with nulls
+            first: a list of ``(tuple, count)``, or a table with one more column for the count,
+            which has the name of the diff. The function returns rows, or a table: the new columns
+            of each output record; the operator adds the columns of the key. A key without records
+            has no call.
         schema : str or StructType
             The new columns.
         key : str or list of str, optional
-            Columns of the key. Not needed after `arrange_by_key`.
+            Columns of the key. The default is the key of a preceding `arrange_by_key`.
         form : {"rows", "pandas", "arrow"}
-            How values come and results go.
+            The form of the values and the results.
         allow_negative : bool
-            Call the function also where more of a value was removed than inserted.
+            Call the function also if the removals of a value exceed its insertions.
         check : bool
             Call it twice on the same input, and refuse if the results differ. For tests: it costs
             twice the time.
@@ -184,16 +186,16 @@ class KeyedMethods(Frame):
         FunctionError
             If the function raises; the message names the key and the time.
         NonDeterministicError
-            If it gives two results for the same values: with `check` always, else only where a
-            step calls it for the same values more than once.
+            If the function has two results for the same values. With `check` every call is checked,
+            otherwise only values for which a step calls it more than once.
         NegativeMultiplicityError
-            If a value stands with a negative multiplicity.
+            If a value has a negative multiplicity.
 
         Notes
         -----
-        It is called for the keys that a step touches only, and only for the times at which their
-        values change: once for each of these. The results are kept, so that what was given is taken
-        back without a call. Source: differential-dataflow ``operators/reduce.rs``.
+        A step calls the function only for the keys that it touches, once for each time at which
+        their values change. The operator keeps the results, so it retracts them without a call.
+        Source: differential-dataflow ``operators/reduce.rs``.
 
         Examples
         --------
@@ -213,21 +215,21 @@ class KeyedMethods(Frame):
     def top_k(
         self, k: int, by: Order, per: Names | None = None, *, number: str | None = None
     ) -> Self:
-        """The first k records in an order, of all or of each key, kept up to date.
+        """The first k records in an order, over all records or for each key, kept up to date.
 
         Parameters
         ----------
         k : int
-            How many. A record that occurs twice takes two places.
+            The number of records. A record that occurs twice takes two places.
         by : str, Column, or list of them
-            The order: names, or columns with ``.asc()``, ``.desc_nulls_first()`` and so on. Ties
-            are broken by the other columns in their order, ascending, nulls first.
+            The order: names, or columns with ``.asc()``, ``.desc_nulls_first()`` and so on. The
+            other columns break ties, in their order, ascending, nulls first.
         per : str or list of str, optional
             Columns of the key.
         number : {"row_number", "rank", "dense_rank"}, optional
             Add a column of this name with the place of each record. With ``rank`` equal records in
-            the order have equal places, and all with a place of at most k are there; with
-            ``dense_rank`` places are counted without gaps.
+            the order have equal places, and the result has all records with a place of at most k;
+            with ``dense_rank`` places have no gaps.
 
         Examples
         --------
@@ -263,10 +265,10 @@ class KeyedMethods(Frame):
         Parameters
         ----------
         subset : str or list of str, optional
-            All columns if not given.
+            The default is all columns.
         order : str, Column, or list of them, optional
-            Which record is kept: the first in this order (see `top_k`). PySpark keeps any; here
-            ties, and all without an order, are decided by the columns in their order.
+            The record to keep: the first in this order (see `top_k`). PySpark keeps any record;
+            here the columns in their order decide ties, and all choices without an order.
 
         Examples
         --------
@@ -289,11 +291,11 @@ class KeyedMethods(Frame):
     drop_duplicates = dropDuplicates
 
     def arrange_by_key(self, *cols: str) -> Self:
-        """The same collection, indexed by some columns and kept, for any number of readers.
+        """The same collection, kept as an arrangement by some columns, for any number of readers.
 
-        Joins, reduces and reads of it share the one arrangement. They would also without this, if
-        they want it by the same key; said here, it can be read with `at` and `to_df` as well, and
-        `reduce` needs no key.
+        Joins, reduces and reads share the one arrangement. Operators that need the same key share
+        it also without this call; the call makes it readable with `at` and `to_df`, and `reduce`
+        needs no key after it.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Keys and orders by the names that a user gives, and what is done to the records of each key."""
+"""Keys and orders by the user's names, and the reduction of each key's records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Order = str | Column | Sequence[str | Column]
 
 
 def key_columns(source: Collection, key: Names | None, kind: str) -> list[str]:
-    """The node's columns of a key; those that it was arranged by last if none is given."""
+    """The node's columns of a key; the default is the key of the last arrangement."""
     if key is None:
         if source.key is None:
             raise SchemaError(
@@ -33,12 +33,12 @@ def key_columns(source: Collection, key: Names | None, kind: str) -> list[str]:
     names = [key] if isinstance(key, str) else list(key)
     columns = [source.column_name(name, f"for {kind}") for name in names]
     if len(set(columns)) < len(columns):
-        raise SchemaError(f"{kind} was given a column twice: {', '.join(names)}")
+        raise SchemaError(f"{kind} has a column twice: {', '.join(names)}; name each once")
     return columns
 
 
 def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[str, bool, bool]]:
-    """Name, whether descending, and whether nulls come last, of each column of an order."""
+    """The columns of an order: name, whether descending, and whether nulls come last."""
     listed = list(by) if isinstance(by, (list, tuple)) else [by]
     if not listed:
         raise SchemaError("an order needs at least one column")
@@ -55,13 +55,13 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
                 with suggesting(source.columns):
                     check_row_wise(source.template().select(column), "an order")
                 raise SchemaError(
-                    f"an order is made of columns, not of expressions such as {column}; add "
-                    "it as a column with withColumn first"
+                    f"an order takes columns, not expressions such as {column}; add it as a "
+                    "column with withColumn first"
                 )
         else:
             internal = source.column_name(str(column), "for the order")
         if internal in key or internal in [n for n, _, _ in order]:
-            continue  # it decides nothing more
+            continue  # it cannot break a tie
         order.append((internal, down, last))
     rest = [name for name in source.node.schema.names if name not in key]
     if not order and rest:
@@ -70,7 +70,7 @@ def ordering(source: Collection, by: Order, key: Sequence[str]) -> list[tuple[st
 
 
 def check_form(form: str) -> None:
-    """Refuse a form of values that is none of `reduce`'s."""
+    """Refuse a form of values that `reduce` does not have."""
     if form not in FORMS:
         raise SchemaError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
 

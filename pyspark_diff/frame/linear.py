@@ -1,6 +1,6 @@
 """The methods of a frame that look at one record at a time, and need no state.
 
-``f(A + B) = f(A) + f(B)``: applied to updates as they are, keeping their time and diff.
+``f(A + B) = f(A) + f(B)``: the operators apply to each update and keep its time and diff.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class LinearMethods(Frame):
     def select(self, *cols: str | Column) -> Self:
         """Columns or expressions of each record, as PySpark's `select`.
 
-        Time and diff stay beside the record and need not be named. Expressions may have windows:
-        see `withColumn`.
+        Each record keeps its time and diff without naming them. Expressions may have windows: see
+        `withColumn`.
 
         Raises
         ------
@@ -73,11 +73,11 @@ class LinearMethods(Frame):
         known = [c for c in cols if isinstance(c, str) and source.resolver.internal(c)]
         if cols and len(set(known)) == len(cols):
             return self._wrap(source.picked("select", [(str(c), str(c)) for c in cols]))
-        given = [one for c in cols for one in self._without_star(c)]
-        source, given = with_windows(*source.spreading(given))
+        listed = [item for c in cols for item in self._without_star(c)]
+        source, listed = with_windows(*source.spreading(listed))
         selected: list[str | Column] = []
         unchanged: list[str | None] = []
-        for c in given:
+        for c in listed:
             if isinstance(c, str) and c in source.resolver.ambiguous:
                 source.check_unambiguous("select")
             exact = isinstance(c, str) and c in self.columns
@@ -86,21 +86,22 @@ class LinearMethods(Frame):
                 source.resolver.internal(c) if isinstance(c, str) else plain_column(source, c)
             )
         return self._wrap(row_wise(
-            source, "select", lambda frame: frame.select(*selected, TIME, DIFF), outputs=given,
+            source, "select", lambda frame: frame.select(*selected, TIME, DIFF), outputs=listed,
             unchanged=unchanged,
         ))
 
-    def _without_star(self, given: str | Column) -> list[str | Column]:
-        """What is selected, a star being all columns, of this collection or of an earlier one."""
-        if not isinstance(given, (str, Column)):
+    def _without_star(self, item: str | Column) -> list[str | Column]:
+        """The expressions of one argument of `select`; a star becomes all columns of this
+        collection or of an earlier one."""
+        if not isinstance(item, (str, Column)):
             raise SchemaError(
-                f"select takes names and columns, not a {type(given).__name__}: {given!r}"
+                f"select takes names and columns, not a {type(item).__name__}: {item!r}"
             )
         source = self._collection
-        if isinstance(given, str):
-            target = given[:-1].rstrip(".").strip("`") if given.endswith("*") else None
+        if isinstance(item, str):
+            target = item[:-1].rstrip(".").strip("`") if item.endswith("*") else None
         else:
-            target = star_of(given)
+            target = star_of(item)
         if target == "" and not source.resolver.ambiguous:
             return list(self.columns)
         if target is not None:
@@ -110,17 +111,17 @@ class LinearMethods(Frame):
             ]
             if entries:
                 return [entry.lineage.handle.column() for entry in entries if entry.lineage]
-        if isinstance(given, str):
-            return [given]
-        taken = columns_of_star(given, source.resolver)
-        if taken:
-            return [*taken]
-        text = handle_text(given)
-        stars = [h for h in handles_in([given]) if h.members and h.text == text]
-        return [one.column() for one in stars[0].members] if stars else [given]
+        if isinstance(item, str):
+            return [item]
+        members = columns_of_star(item, source.resolver)
+        if members:
+            return [*members]
+        text = handle_text(item)
+        stars = [h for h in handles_in([item]) if h.members and h.text == text]
+        return [member.column() for member in stars[0].members] if stars else [item]
 
     def _without_nulls(self, *names: str) -> Self:
-        """The records in which none of some columns is null; `dropna` drops NaN, too."""
+        """The records without a null in some columns; `dropna` drops NaN, too."""
         fields = [self._node.schema.field(name) for name in names]
         nullable = [field.name for field in fields if field.nullable]
         return self._derived(drop_null(self._node, nullable), same=True) if nullable else self
@@ -141,8 +142,8 @@ class LinearMethods(Frame):
         """
         if len(expr) == 1 and isinstance(expr[0], (list, tuple)):
             expr = tuple(expr[0])
-        # All is SQL, also what is a column's name: that of `1` or `upper(s)` needs backticks. Names
-        # that a join has given twice are left to `select`, which tells how to tell them apart.
+        # All text is SQL, so a column with the name `1` or `upper(s)` needs backticks. `select`
+        # gets names that several columns of a join have, as its error explains the remedy.
         names = {"*", *self._collection.resolver.ambiguous}
         texts = [text.strip() for text in expr]
         return self.select(*(text if text in names else F.expr(text) for text in texts))
@@ -157,7 +158,7 @@ class LinearMethods(Frame):
         >>> n.where("n > 2").at(0).collect()
         [Row(n=5)]
         """
-        # A text can have a star too, as in hash(*).
+        # A text can have a star, as in hash(*).
         starred = isinstance(condition, str) and "*" in condition
         wanted = F.expr(str(condition)) if starred else condition
         return self._wrap(filtered(*self._collection.spreading(wanted)))
@@ -165,15 +166,15 @@ class LinearMethods(Frame):
     filter = where
 
     def withColumn(self, colName: str, col: Column) -> Self:  # noqa: N802, N803
-        """One more column, or another in its place, as PySpark's `withColumn`.
+        """One column added or replaced, as PySpark's `withColumn`.
 
         Raises
         ------
         NonDeterministicError
             If the expression may give another value when the record is retracted.
         NegativeMultiplicityError
-            In a step, if an expression has a window and a record of it was removed more often than
-            it was inserted.
+            In a step, if an expression has a window and the removals of a record exceed its
+            insertions.
 
         Notes
         -----
@@ -181,20 +182,22 @@ class LinearMethods(Frame):
         ``row_number``, ``rank``, ``dense_rank``, ``percent_rank``, ``cume_dist``, ``ntile``,
         ``lag``, ``lead``; ``sum``, ``count``, ``avg``, ``var_*``, ``stddev_*``, ``count_if``,
         ``bool_and``, ``bool_or``, ``min``, ``max``, ``first``, ``last``, ``nth_value`` and
-        ``collect_list`` over any frame; and they may be over windows themselves. A record that is
-        there n times is n rows. Where rows tie, Spark leaves open which comes first; here the other
-        columns decide, in their order, ascending with nulls first. Windows over several orders are
-        computed one behind the other, and what was computed before breaks ties last.
+        ``collect_list`` over any frame; and windows of windows. A record with multiplicity n is n
+        rows. Spark has no order for tied rows; here the other columns decide, in their order,
+        ascending with nulls first. Windows with different orders run one after another, and the
+        results of the earlier ones break ties last.
 
-        A change is worth the rows whose results it changes. What ``lag`` and ``lead``, frames
-        ``rowsBetween`` two numbers, and ``last(..., ignorenulls=True)`` of ``rowsBetween``
-        the first one and the current one need is found by search, in few rows of a partition,
-        however large; for others all rows of the partition are read, and of these evaluated what
-        stands behind the change, as far as it matters. Without ``partitionBy`` all records are one
-        partition, in one bucket. Where a condition right above keeps the first places of a
-        ``row_number``, ``rank`` or ``dense_rank`` only, and the window has no other function, it is
-        a `top_k`: a change costs the first rows and not the partition, and records that were
-        removed too often are passed over. Sums of doubles are those of double-words, rounded once.
+        A change outputs the rows whose results it changes. For ``lag`` and ``lead``, for frames
+        ``rowsBetween`` two numbers, and for ``last(..., ignorenulls=True)`` over ``rowsBetween``
+        the first row and the current one, a search reads few rows of a partition of any size. Other
+        windows read all rows of the partition, and evaluate the rows after the change until the
+        results are equal again. Without ``partitionBy`` all records are one partition, in one
+        bucket.
+
+        A condition directly on the result can keep only the first places of a ``row_number``,
+        ``rank`` or ``dense_rank``. If the window has no other function, the two become a `top_k`: a
+        change costs the first rows and not the partition, and records with excess removals are
+        skipped. Sums of doubles are sums of double-words, rounded once.
 
         Examples
         --------
@@ -220,7 +223,7 @@ class LinearMethods(Frame):
         entries = self._collection.resolver.entries
         if len(cols) != len(entries):
             raise SchemaError(
-                f"toDF was given {len(cols)} names for {len(entries)} columns: "
+                f"toDF has {len(cols)} names for {len(entries)} columns: "
                 f"{', '.join(self.columns)}"
             )
         check_names(cols)
@@ -228,7 +231,8 @@ class LinearMethods(Frame):
         return self._derived(pick("toDF", self._node, names), resolver=Resolver.plain(cols))
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802
-        """Another name for a column, as PySpark's `withColumnRenamed`; absent ones are let be."""
+        """Another name for a column, as PySpark's `withColumnRenamed`; an absent name changes
+        nothing."""
         check_names([new])
         meant = self._collection.named(existing)
         pairs = [(name, new if name in meant else name) for name in self.columns]
@@ -237,7 +241,7 @@ class LinearMethods(Frame):
     def drop(self, *cols: str | Column) -> Self:
         """The records without some columns, as PySpark's `drop`; absent names are no error.
 
-        Records that become equal add up: the result is a multiset.
+        Multiplicities of records that become equal add up.
 
         Examples
         --------
@@ -254,19 +258,20 @@ class LinearMethods(Frame):
             )
         source, cols = self._collection.seeing(cols)
         gone: set[str | None] = set()
-        for given in cols:
-            if isinstance(given, Column):
-                gone.add(plain_column(source, given))
-                if None in gone and not isinstance(tree_of(given), Attribute):
-                    raise SchemaError(f"drop takes columns, not expressions such as {given}")
+        for col in cols:
+            if isinstance(col, Column):
+                gone.add(plain_column(source, col))
+                if None in gone and not isinstance(tree_of(col), Attribute):
+                    raise SchemaError(f"drop takes columns, not expressions such as {col}")
             else:
-                meant = source.named(given)
+                meant = source.named(col)
                 gone.update(e.internal for e in source.resolver.entries if e.visible in meant)
-        kept = [entry for entry in source.resolver.entries if entry.internal not in gone]
-        # What was there twice may be there once now, and is found by its name.
-        named = Resolver.of([entry.visible for entry in kept]).entries
-        names = [(old.internal, new.internal) for old, new in zip(kept, named)]
-        entries = [old._replace(internal=new.internal) for old, new in zip(kept, named)]
+        remaining = [entry for entry in source.resolver.entries if entry.internal not in gone]
+        # A name that occurred twice may be unique now, and expressions then find it without an
+        # alias.
+        named = Resolver.of([entry.visible for entry in remaining]).entries
+        names = [(old.internal, new.internal) for old, new in zip(remaining, named)]
+        entries = [old._replace(internal=new.internal) for old, new in zip(remaining, named)]
         return self._derived(
             pick("drop", self._node, names), resolver=source.resolver.restricted(entries)
         )
@@ -277,13 +282,13 @@ class LinearMethods(Frame):
         Parameters
         ----------
         func : callable
-            Takes a frame of update rows, time and diff included under their names, and returns
-            one in which both are still there. It may look at one row at a time only.
+            Takes a frame of update rows, which has time and diff under their names, and returns one
+            that has both. The function may look at one row at a time only.
 
         Raises
         ------
         SchemaError
-            If time or diff does not survive, or the plan looks at several rows.
+            If the result has no time or diff, or the plan looks at several rows.
 
         Examples
         --------
@@ -314,15 +319,15 @@ class LinearMethods(Frame):
     ) -> Self:
         """A Python function from each record to any number of records.
 
-        It costs a Python call for each update row; `select` with `explode` costs none.
+        The cost is a Python call for each update row; `select` with `explode` has no such cost.
 
         Parameters
         ----------
         func : callable
-            From a Row to an iterable of tuples. It must give the same rows whenever it is called
-            with the same record: a record that is removed is taken back by calling it again, so
-            that rows of chance, the clock or a counter would stay for ever, some of them with
-            negative multiplicities.
+            From a Row to an iterable of tuples. It must return the same rows for the same record.
+            The operator calls it again to retract the rows of a removed record. So rows that depend
+            on chance, the clock or a counter would stay for ever, some with negative
+            multiplicities.
         schema : str or StructType
             Columns of the result.
         check : bool
@@ -368,7 +373,7 @@ class LinearMethods(Frame):
         ----------
         func : callable
             From an iterator of record batches to an iterator of record batches, which have the time
-            and diff columns; what `map_in_pandas` says of them holds here too.
+            and diff columns. The rules of `map_in_pandas` apply.
         schema : str or StructType
             Data columns of the result.
 
@@ -399,9 +404,9 @@ class LinearMethods(Frame):
         ----------
         func : callable
             From an iterator of pandas frames to an iterator of pandas frames. The frames have the
-            time and diff columns, and each output row carries those of the row it is made from.
-            As of `flat_map`, rows that depend on anything else, such as on which other rows come
-            in the same frame, do not cancel when their record is removed.
+            time and diff columns, and each output row must have the time and diff of its input row.
+            As in `flat_map`, an output row must depend on its input row only. If it depends on the
+            other rows of its frame, the removal of its record does not cancel it.
         schema : str or StructType
             Data columns of the result.
         check : bool
@@ -430,6 +435,6 @@ class LinearMethods(Frame):
 
 
 def _update_types(schema: Schema, time_type: TimeType) -> tuple[T.StructType, pa.Schema]:
-    """Update rows with some data columns, as Spark and as Arrow have them."""
+    """The schema of update rows with some data columns, for Spark and for Arrow."""
     fields = [*schema.arrow(), pa.field(TIME, time_type.arrow), pa.field(DIFF, pa.int64())]
     return update_struct(schema, time_type), pa.schema(fields)

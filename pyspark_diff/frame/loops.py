@@ -1,7 +1,7 @@
 """Loops as users write them: `iterate`, and loops of several variables.
 
-At every logical time a loop's result is the fixed point that its body reaches from what it starts
-with at that time, or what it has reached after a number of iterations.
+At every logical time, the result of a loop is the fixed point that its body reaches from its
+initial value at that time, or the value after a limit of iterations.
 """
 
 from __future__ import annotations
@@ -26,59 +26,59 @@ if TYPE_CHECKING:
     from pyspark.sql._typing import ColumnOrName
     from typing_extensions import Self
 
-#: After how many iterations a loop without a limit of its own is taken for one that never ends.
+#: The number of iterations after which a loop without a limit of its own counts as endless.
 MAX_ITERATIONS = 10_000
 
 _open = threading.local()
 
-#: The class of frames that go round in a loop.
+#: The class of frames that are variables of a loop.
 LoopFrameT = TypeVar("LoopFrameT", bound="LoopMethods")
 
 
 class Loop:
     """A loop: collections that are defined by each other, computed until nothing changes.
 
-    Used as a context manager. What is written inside may read collections from outside; they are
-    shared, not copied. Loops may be inside of each other.
+    A loop is a context manager. Operators inside may read collections from outside; the loop shares
+    them and makes no copies. Loops may be nested.
 
     Parameters
     ----------
     max_iterations : int, optional
-        How many iterations there are at most; 10,000 if not given.
+        The largest number of iterations; the default is 10,000.
     on_limit : {"error", "return"}
-        What to do when something still changes then: refuse, or take what was reached. With
-        ``"return"`` and n iterations the result is the body applied n times.
+        The action if collections still change at the limit: raise an error, or return the value at
+        the limit. With ``"return"`` and n iterations the result is the body applied n times.
     name : str, optional
         For messages and tables.
     advice : str, optional
-        What the error is to say when the loop has not come to rest, in place of general advice.
+        The remedy in the error of a loop that reaches its limit, instead of general advice.
     endless : str, optional
-        For a loop in which all that changes comes from what changed an iteration before and was
-        joined, by a key, with a collection from outside; and which cannot come to rest if something
-        comes from one key twice. What the error is to say as soon as it takes more iterations than
-        there are keys, and more than some. That is not looked at if not given.
+        For a loop in which each change is the join, by a key, of a change of the iteration before
+        with a collection from outside, and which has no fixed point if changes come from one key
+        twice. The text of the error that is raised as soon as the loop has more iterations than
+        there are keys, and more than a minimum. The default is no such check.
     falls : str, optional
-        Beside `endless`: a column of doubles of which the least is kept for each record without it,
-        and which is a sum of doubles from outside, from zero on. As doubles are rounded, what is
-        `endless` is said only if that has fallen by more than rounding explains. In a loop, or with
-        structs as times, it is not said at all.
+        For `endless`: a column of doubles, starting at zero, that sums doubles from outside; the
+        loop keeps the least sum for the other columns of a record. As doubles are rounded, the
+        error of `endless` is raised only if the sum fell by more than rounding explains. It is
+        never raised in a nested loop or with structs as times.
 
     Raises
     ------
     StalledError
-        In a step: if it has not come to rest after `max_iterations`, or swings between
-        collections so that it never will.
+        In a step: if the loop has no fixed point after `max_iterations`, or alternates between
+        collections so that it never reaches one.
 
     Notes
     -----
     Source: McSherry, Murray, Isaacs, Isard, "Differential dataflow", CIDR 2013; the original's
-    ``operators/iterate.rs``. Here one iteration is done for all logical times of a step at once, so
-    the number of Spark jobs follows the number of iterations, and never that of times. A loop that
-    takes longer than a few seconds logs how far it is: logger ``pyspark_diff``, level INFO.
+    ``operators/iterate.rs``. Here an iteration processes all logical times of a step at once, so
+    the number of Spark jobs depends on the number of iterations and never on that of times. A loop
+    of more than a few seconds logs its progress: logger ``pyspark_diff``, level INFO.
 
     Examples
     --------
-    Nodes at an even, and at an odd number of edges from 1, each made of the other:
+    Nodes at an even, and at an odd number of edges from 1, each computed from the other:
 
     >>> from pyspark_diff import DiffFrame, Loop
     >>> edges = DiffFrame(spark.createDataFrame(
@@ -110,7 +110,9 @@ class Loop:
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
             raise SchemaError(f"max_iterations is a positive whole number, not {max_iterations!r}")
         if max_iterations is None and on_limit == "return":
-            raise SchemaError("on_limit='return' needs max_iterations: after how many to return")
+            raise SchemaError(
+                "on_limit='return' needs max_iterations, the number of iterations to return after"
+            )
         self._limit, self._stops, self._name = most, on_limit == "return", name
         self._advice, self._endless, self._falls = advice, endless, falls
         self._scope: LoopScope | None = None
@@ -123,7 +125,7 @@ class Loop:
 
     def __enter__(self) -> Self:
         if self._scope is not None:
-            raise SchemaError("a loop is written down once; make a new one")
+            raise SchemaError("a loop has one with statement; make a new loop")
         stack = _stack()
         parent = stack[-1] if stack else None
         name = self._name or _name(parent)
@@ -142,38 +144,39 @@ class Loop:
             if variable.result is None:
                 raise SchemaError(
                     f"a variable of {self._scope.name} ({variable.schema.describe()}) was never "
-                    "set; say what it is in the next iteration: x.set(...)"
+                    "set; define its next iteration: x.set(...)"
                 )
             _check_no_end(variable.result, self._scope)
 
     def variable(self, start: LoopFrameT) -> LoopFrameT:
-        """A collection that is `start` at first, and in each iteration what it was `set` to.
+        """A collection that begins as `start`; each iteration replaces it by the collection of
+        `set`.
 
         Parameters
         ----------
         start : DiffFrame
-            From outside of the loop.
+            A collection from outside of the loop.
         """
         if self._scope is None or self._scope not in _stack():
             raise SchemaError("a variable is made inside of its loop: with Loop() as loop: ...")
         start._collection.check_unambiguous("a variable")
         if self._scope.parent is None and not self._variables:
-            around = time_scope(start._node)
-            if around is not None:  # times are structs, and that is what the loop is in
+            scope = time_scope(start._node)
+            if scope is not None:  # times are structs, so the loop is nested in their scope
                 place = _stack().index(self._scope)
-                self._scope = replace(self._scope, parent=around)
+                self._scope = replace(self._scope, parent=scope)
                 _stack()[place] = self._scope
         node = Variable(self._scope, start._node)
         self._variables.append(node)
         return start._derived(node)
 
     def leave(self, frame: LoopFrameT) -> LoopFrameT:
-        """A collection of the loop as it is at the end; see `DiffFrame.leave`."""
+        """The final state of a collection of the loop; see `DiffFrame.leave`."""
         return frame.leave() if self._scope is not None and frame._node in self._scope else frame
 
 
 class LoopMethods(Frame):
-    """Loops of one variable, and what is done to the variables of others."""
+    """Loops of one variable, and methods of the variables of other loops."""
 
     def iterate(
         self,
@@ -182,34 +185,34 @@ class LoopMethods(Frame):
         on_limit: str = "error",
         name: str | None = None,
     ) -> Self:
-        """What a function comes to when it is applied again and again, kept up to date.
+        """The fixed point of a function, kept up to date.
 
         Parameters
         ----------
         func : callable
-            From a `DiffFrame` to one with the same columns. It is called once, to write down the
-            body of the loop, and may use other collections and all operators.
+            From a `DiffFrame` to one with the same columns. `iterate` calls it once, to build the
+            body of the loop. The function may use other collections and all operators.
         max_iterations : int, optional
-            How many iterations there are at most; 10,000 if not given.
+            The largest number of iterations; the default is 10,000.
         on_limit : {"error", "return"}
-            What to do when something still changes then. With ``"return"`` and n iterations the
-            result is the function applied n times.
+            The action if the collection still changes at the limit. With ``"return"`` and n
+            iterations the result is the function applied n times.
         name : str, optional
             For messages and tables.
 
         Raises
         ------
         StalledError
-            When it runs: if it has not come to rest after `max_iterations`, or swings between
-            collections so that it never will. The message names the loop and some of what still
-            changes.
+            In a step: if the loop has no fixed point after `max_iterations`, or alternates between
+            collections so that it never reaches one. The message names the loop and some of the
+            last changes.
         SchemaError
-            If the function gives other columns than it takes.
+            If the function returns other columns than it takes.
 
         Notes
         -----
-        The result is a fixed point, so what must stay has to be in what the function gives: begin
-        it with ``start.union(...)``, where the collection itself is not changed by the loop.
+        The result is a fixed point, so the function must return all records that have to stay. If
+        the loop does not change the initial records, begin the function with ``start.union(...)``.
         Source: differential-dataflow ``operators/iterate.rs``.
 
         Examples
@@ -236,33 +239,33 @@ class LoopMethods(Frame):
         return loop.leave(result)
 
     def enter_at(self, iteration: ColumnOrName) -> Self:
-        """This collection in the loop that is being written, each record from an iteration on.
+        """This collection within the current loop, each record from some iteration on.
 
-        At every logical time the iteration ``i`` of the loop sees the records for which the column
-        is at most ``i``; so in the end it sees all of them.
+        At every logical time, iteration ``i`` of the loop has the records whose column is at most
+        ``i``; so the last iterations have all records.
 
         Parameters
         ----------
         iteration : Column or str
-            A whole number of each record, zero or more. It is computed from the record alone, so
-            that it is the same when the record goes.
+            A whole number for each record, zero or more. It must depend on the record alone, so
+            that it is the same when the record is removed.
 
         Raises
         ------
         SchemaError
-            If there is no loop around, or this is a collection of it, or the column is of no
-            integer type; in a step, if it is null or negative.
+            If the call is outside of a loop, or this is a collection of the loop, or the column has
+            no integer type; in a step, if the number is null or negative.
         StalledError
-            In a step: if a record is to enter when the loop has come to `max_iterations`. With
-            ``on_limit="return"`` it does not enter then.
+            In a step: if the number of a record reaches `max_iterations`. With
+            ``on_limit="return"`` the record does not enter.
 
         Notes
         -----
-        Where a loop keeps the best of what reaches a record, what is likely to win goes first: what
-        would have been taken back again never sets out. Iterations in which nothing happens cost
-        nothing, however many, so the numbers may lie as far apart as what enters takes to spread.
-        They count for `max_iterations`.
-        Source: differential-dataflow, ``enter_at`` of ``operators/iterate.rs``.
+        If a loop keeps the best value that reaches a record, likely winners should enter first:
+        then values that would be retracted later are never sent. Empty iterations cost nothing, in
+        any number, so the numbers may be as far apart as the values need to spread. All iterations
+        count for `max_iterations`. Source: differential-dataflow, ``enter_at`` of
+        ``operators/iterate.rs``.
 
         Examples
         --------
@@ -288,15 +291,17 @@ class LoopMethods(Frame):
             raise SchemaError("enter_at is for loops: with Loop() as loop: ..., or iterate(...)")
         if isinstance(iteration, str):
             iteration = column(self._collection.column_name(iteration, "for enter_at"))
-        source, found = self._collection.spreading(iteration)
-        around = time_scope(source.node)
-        if around is not None and stack[-1].around(around.depth) is not around:
-            raise SchemaError("with times that are structs a loop has a variable before enter_at")
+        source, wanted = self._collection.spreading(iteration)
+        scope = time_scope(source.node)
+        if scope is not None and stack[-1].around(scope.depth) is not scope:
+            raise SchemaError(
+                "with structs as times a loop needs a variable before enter_at; make one first"
+            )
         names = source.node.schema.names
         at = unused("iteration", names)
         node = computed(
-            source, "enter_at", [*((name, column(name)) for name in names), (at, found)],
-            outputs={at: found},
+            source, "enter_at", [*((name, column(name)) for name in names), (at, wanted)],
+            outputs={at: wanted},
         )
         kind = node.schema.field(at).dataType
         if not isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
@@ -307,12 +312,12 @@ class LoopMethods(Frame):
         return self._derived(entered, resolver=self._collection.resolver)
 
     def set(self, result: Self) -> Self:
-        """Say what a variable of a loop is in the next iteration: see `Loop`.
+        """Define the next iteration of a variable of a loop: see `Loop`.
 
         Parameters
         ----------
         result : DiffFrame
-            With the columns of the variable, matched by name.
+            A collection with the columns of the variable, matched by name.
         """
         self._collection.check_open()
         node = self._node
@@ -327,19 +332,19 @@ class LoopMethods(Frame):
         following = theirs.node
         if not node.schema.same_types(following.schema):
             raise self._collection.mismatch("set", theirs)
-        # Updates that cancel out would go round for ever.
+        # Without this, updates that cancel out would circulate for ever.
         node.define(consolidate(following) if _unsettled(following) else following)
         return result
 
     def leave(self) -> Self:
-        """A collection of a loop as it is at the end, for use outside of it."""
+        """The final state of a collection of a loop, for use outside of the loop."""
         self._collection.check_open()
         self._collection.check_unambiguous("leave")
         if self._node.loop is time_scope(self._node):
             raise NotReadableError(
-                "leave is for collections of a loop, and this one is in none: use it as it is"
+                "leave is for collections of a loop, and this one is in no loop: use it directly"
             )
-        assert self._node.loop is not None  # else it would be in none
+        assert self._node.loop is not None
         _check_no_end(self._node, self._node.loop)
         return self._derived(Leave(self._node), resolver=self._collection.resolver)
 
@@ -347,8 +352,8 @@ class LoopMethods(Frame):
 def _stack() -> list[LoopScope]:
     if not hasattr(_open, "loops"):
         _open.loops = []
-    found: list[LoopScope] = _open.loops
-    return found
+    scopes: list[LoopScope] = _open.loops
+    return scopes
 
 
 def _name(parent: LoopScope | None) -> str:
@@ -357,13 +362,13 @@ def _name(parent: LoopScope | None) -> str:
 
 
 def _check_no_end(node: Node, loop: LoopScope) -> None:
-    """Refuse a collection of a loop that is made of another one at the end of the same loop.
+    """Refuse a collection of a loop that derives from the final state of the same loop.
 
     Raises
     ------
     SchemaError
     """
-    stack, seen = [node], {node}
+    stack, visited = [node], {node}
     while stack:
         at = stack.pop()
         if isinstance(at, Leave) and at.inputs[0].loop is loop:
@@ -376,19 +381,19 @@ def _check_no_end(node: Node, loop: LoopScope) -> None:
         if isinstance(at, Variable) and at.result is not None:
             sources.append(at.result)
         for source in sources:
-            if source not in seen:
-                seen.add(source)
+            if source not in visited:
+                visited.add(source)
                 stack.append(source)
 
 
 def _unsettled(node: Node) -> bool:
-    """Whether nothing on the way from a variable to its result consolidates."""
-    stack, seen = [node], set()
+    """Whether a path from a variable to its result has no operator that consolidates."""
+    stack, visited = [node], set()
     while stack:
         at = stack.pop()
         if isinstance(at, Variable):
             return True
-        if isinstance(at, (Linear, Concat, Inspect, Leave)) and at not in seen:
-            seen.add(at)
+        if isinstance(at, (Linear, Concat, Inspect, Leave)) and at not in visited:
+            visited.add(at)
             stack.extend(at.inputs)
     return False

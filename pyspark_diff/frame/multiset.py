@@ -1,6 +1,6 @@
-"""The methods of a frame that look at whole records and how often each is there.
+"""The methods of a frame that read whole records and their multiplicities.
 
-A collection is a multiset: a sum of two adds multiplicities, a negation turns their sign, and a
+A collection is a multiset: a sum of two adds multiplicities, a negation changes their sign, and a
 threshold is any function of the multiplicity that maps zero to zero.
 """
 
@@ -47,8 +47,8 @@ class MultisetMethods(Frame):
 
         PySpark's `DataFrame.count()` runs a job and returns a number; this is lazy and returns a
         `DiffFrame`, like PySpark's ``df.groupBy(*df.columns).count()``. For a number, use
-        ``at(t).count()``. Where the record has a column ``count`` already, the new one is
-        ``count_1``, and so on. A record whose multiplicity is zero has no row.
+        ``at(t).count()``. If the record has a column ``count`` already, the new one is ``count_1``,
+        and so on. A record whose multiplicity is zero has no row.
 
         Examples
         --------
@@ -64,8 +64,8 @@ class MultisetMethods(Frame):
     def count_total(self) -> Self:
         """`count` for totally ordered times.
 
-        Differential dataflow has a separate, faster operator for these. Outside loops all times
-        here are totally ordered, and `count` always uses what that allows, so the two are one.
+        Differential dataflow has a separate, faster operator for these. Here `count` uses the order
+        of times outside of loops whenever it is total, so the two methods are the same.
         """
         return self.count()
 
@@ -87,9 +87,10 @@ class MultisetMethods(Frame):
         Parameters
         ----------
         func : callable
-            From one integer to another, zero to zero. It is called once for each multiplicity
-            that occurs in a bucket, not for each record. It must give the same for the same: what
-            it gave before is computed again, and a difference would stay for ever.
+            From one integer to another, zero to zero. The operator calls it once for each
+            multiplicity in a bucket, not for each record. It must return the same value for the
+            same multiplicity: the operator computes earlier values again, and a difference would
+            stay for ever.
         check : bool
             Call it twice on the same input, and refuse if the results differ. For tests: it costs
             twice the time.
@@ -115,13 +116,13 @@ class MultisetMethods(Frame):
     def union(self, other: Self | Plain) -> Self:
         """The records of both, columns matched by position, as PySpark's `union`.
 
-        A multiset union: multiplicities add up. Columns of two types get the type that Spark's
-        union gives them, such as long for int and long. See `concat` for columns matched by name.
+        A multiset union: multiplicities add up. Columns of two types get the type of Spark's union,
+        such as long for int and long. See `concat` for columns matched by name.
 
         Raises
         ------
         SchemaError
-            If numbers of columns differ, or types have none in common, or the two belong to
+            If the numbers of columns differ, or two types have no common type, or the two belong to
             different dataflows.
 
         Examples
@@ -145,13 +146,13 @@ class MultisetMethods(Frame):
         ----------
         other : DiffFrame
         allowMissingColumns : bool
-            Put nulls where one side has no such column; what only the other has comes last.
+            Add nulls for a column that one side lacks; columns of the other side only come last.
 
         Raises
         ------
         SchemaError
-            If names of columns differ, or types have none in common, or the two belong to different
-            dataflows.
+            If the names of columns differ, or two types have no common type, or the two belong to
+            different dataflows.
 
         Examples
         --------
@@ -172,7 +173,7 @@ class MultisetMethods(Frame):
         rest = [name for name in theirs.columns if not ours.named(name)]
         left = self._padded(ours, [(name, name) for name, _ in mine], rest, theirs)
         right = self._padded(theirs, [
-            (found[0] if found else None, name) for name, found in mine
+            (matches[0] if matches else None, name) for name, matches in mine
         ] + [(name, name) for name in rest], [], ours)
         return self._wrap(left).union(self._wrap(right))
 
@@ -180,7 +181,7 @@ class MultisetMethods(Frame):
         self, source: Collection, names: Sequence[tuple[str | None, str]], rest: Sequence[str],
         other: Collection,
     ) -> Collection:
-        """Columns by their new names, with nulls of the other's types where there is none."""
+        """Columns by their new names, with nulls of the other side's type for absent ones."""
         struct, others = source.node.schema.struct, other.node.schema.struct
         fields: list[tuple[str | None, T.StructField]] = []
         for old, new in [*names, *((None, name) for name in rest)]:
@@ -215,19 +216,21 @@ class MultisetMethods(Frame):
         return self._derived(negate(self._node), same=True)
 
     def exceptAll(self, other: Self | Plain) -> Self:  # noqa: N802
-        """Each record as many times more as it is here than there, as PySpark's `exceptAll`."""
+        """Each record with the excess of its multiplicity over the other side's, as PySpark's
+        `exceptAll`."""
         ours, theirs = self._widened(self._peer(other), "exceptAll")
         more = threshold(Concat([ours, negate(theirs)]), _positive)
         return self._derived(more, same=True)
 
     def intersectAll(self, other: Self | Plain) -> Self:  # noqa: N802
-        """Each record as often as it is on both sides, as PySpark's `intersectAll`."""
+        """Each record with the smaller one of its two multiplicities, as PySpark's
+        `intersectAll`."""
         ours, theirs = self._widened(self._peer(other), "intersectAll")
         more = threshold(Concat([ours, negate(theirs)]), _positive)
         return self._derived(Concat([ours, negate(more)]), same=True)
 
     def subtract(self, other: Self | Plain) -> Self:
-        """The distinct records that the other does not have, as PySpark's `subtract`."""
+        """The distinct records that the other side lacks, as PySpark's `subtract`."""
         both = self._widened(self._peer(other), "subtract")
         ours, theirs = (threshold(node, None) for node in both)
         return self._derived(threshold(Concat([ours, ours, negate(theirs)]), _both), same=True)
@@ -250,27 +253,27 @@ class MultisetMethods(Frame):
         return self._derived(threshold(Concat([ours, theirs]), _both), same=True)
 
     def assert_empty(self, message: str | None = None) -> Self:
-        """The same collection, which is claimed to have no record at any time.
+        """The same collection, with the claim that it is empty at every time.
 
         Parameters
         ----------
         message : str, optional
-            What the error begins with.
+            The beginning of the error.
 
         Raises
         ------
         AssertionFailedError
-            In the step that completes a time at which there is a record, or one was removed that
-            was not there. The step changes nothing. Names the time, some of the records, and the
-            updates that are to blame. Of a collection given as a whole, where the one that this
-            gives is read.
+            In the step that completes a time at which a record has a positive or a negative
+            multiplicity. The step changes nothing. The error names the time, some of the records,
+            and the updates that are to blame. For a whole history, the error comes from reading the
+            returned collection.
 
         Notes
         -----
-        Looked at are the times that are complete: what is taken back at the same time was not
-        there. Of times that are structs those are among them at which two updates meet, and the
-        time that is named is the first in the order of fields.
-        Source: differential-dataflow ``Collection::assert_empty``.
+        The check reads complete times: a record that is removed at the time of its insertion was
+        never there. With structs as times, the joins of the times of updates count too, and the
+        error names the first time in the order of fields. Source: differential-dataflow
+        ``Collection::assert_empty``.
 
         Examples
         --------
@@ -290,25 +293,26 @@ there is (2, -3) with the multiplicity 1
         claim = NothingThere(tuple(self.columns), message)
         node = self._claimed(source.node, claim, "assert_empty")
         if node.loop is not source.node.loop:
-            return self  # it is looked at beside it
+            return self  # the check reads the collection at its complete times
         return self._derived(node, resolver=source.resolver)
 
     def assert_eq(self, other: Self | Plain, message: str | None = None) -> Self:
-        """The same collection, which is claimed to have the same records as another at any time.
+        """The same collection, with the claim that it has the same records as another at every
+        time.
 
         Parameters
         ----------
         other : DiffFrame, or a plain table
             Columns are matched by position, as in `exceptAll`.
         message : str, optional
-            What the error begins with.
+            The beginning of the error.
 
         Raises
         ------
         SchemaError
-            If there are other columns.
+            If the columns differ.
         AssertionFailedError
-            As of `assert_empty`, for a record that is here more often than there, or less often.
+            As in `assert_empty`, for a record with different multiplicities on the two sides.
 
         Examples
         --------
@@ -323,17 +327,17 @@ there is (2, -3) with the multiplicity 1
         node = self._claimed(Concat([ours, negate(theirs)]), claim, "assert_eq")
         if self._collection.flow is not None:
             return self
-        # Nothing is added, and what is nothing is looked at.
+        # The sum adds an empty collection, whose evaluation makes the check.
         nothing = _cast(self._collection.derived(node), "assert_eq", self._node.schema.struct)
         return self._derived(Concat([self._node, nothing]), same=True)
 
     def _claimed(self, source: Node, claim: NothingThere, kind: str) -> Node:
-        """The node that looks at a claim, which each step has do so, if there are steps."""
+        """The node that checks a claim, which is also a sink of the dataflow, if there is one."""
         flow, scope = self._collection.flow, time_scope(source)
         if source.loop is not scope:
             raise NotReadableError(
-                f"{kind} is for collections outside of loops: what is in a loop comes and goes "
-                "until it has come to rest"
+                f"{kind} is for collections outside of loops: a collection in a loop changes until "
+                "the loop has its fixed point. Claim it of the collection that leaves the loop"
             )
         if flow is None:
             return checked(source, claim, kind)
@@ -342,18 +346,19 @@ there is (2, -3) with the multiplicity 1
         else:
             names = (flow.time_name, flow.diff_name)
             fields = time_columns(scope.times, [*source.schema.names, *names])
-            told = without_times(source, fields)
-            node = checked_when_complete(told, len(fields), claim, kind)
+            in_fields = without_times(source, fields)
+            node = checked_when_complete(in_fields, len(fields), claim, kind)
         flow._add_sink(node)
         return node
 
     def weighted(self, *cols: str) -> Self:
-        """The records with whole-number columns moved into the diff, which is multiplied by them.
+        """The records without some whole-number columns, their diff being multiplied by these
+        columns.
 
-        With one column the diff stays a number, and all operators go on as ever: `count` brings the
-        sums back as data. With several the diff is a vector for as long as it takes, and the sums
-        come back at once, in columns of the same names, for each distinct record of the others;
-        records whose sums are all zero are not there.
+        With one column the diff stays a number, which all operators accept: `count` returns the
+        sums as data. With several columns the diff becomes a vector within the operator. The result
+        has the sums in columns of the same names, for each distinct record of the other columns. It
+        lacks records whose sums are all zero.
 
         Parameters
         ----------
@@ -377,8 +382,8 @@ there is (2, -3) with the multiplicity 1
             kind = self._node.schema.struct[name].dataType
             if not isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
                 raise SchemaError(
-                    f"the weight {name!r} must be a whole number, not {kind.simpleString()}; sums "
-                    "of others are aggregates: groupBy(...).agg(F.sum(...))"
+                    f"the weight {name!r} must be a whole number, not {kind.simpleString()}; for "
+                    "sums of other types take aggregates: groupBy(...).agg(F.sum(...))"
                 )
         if len(names) == 1:
             return self._derived(multiply_diff(self._node, names[0]))
@@ -390,7 +395,8 @@ there is (2, -3) with the multiplicity 1
         return self._derived(aggregate(self._node, rest, names, sums, by_rows=False))
 
     def _widened(self, theirs: Collection, kind: str) -> tuple[Node, Node]:
-        """Both collections with our names, matched by position, and the types of Spark's union."""
+        """Both collections with this collection's names, matched by position, and the types of
+        Spark's union."""
         ours = self._collection
         for collection in (ours, theirs):
             collection.check_unambiguous(kind)
@@ -416,14 +422,14 @@ there is (2, -3) with the multiplicity 1
 
 
 def _cast(source: Collection, kind: str, wanted: T.StructType) -> Node:
-    """The columns in other types."""
-    made = {
+    """The node with its columns cast to other types."""
+    casts = {
         new.name: column(new.name).cast(without_nullability(new.dataType))
         for new, old in zip(wanted, source.node.schema.struct)
         if without_nullability(new.dataType) != without_nullability(old.dataType)
     }
-    columns = [(name, made.get(name, column(name))) for name in source.node.schema.names]
-    return computed(source, kind, columns, outputs=made) if made else source.node
+    columns = [(name, casts.get(name, column(name))) for name in source.node.schema.names]
+    return computed(source, kind, columns, outputs=casts) if casts else source.node
 
 
 def _positive(count: int) -> int:

@@ -1,8 +1,8 @@
 """Conditions on the place of a record in a window, as in ``WHERE row_number = 1``.
 
-A window gives each record its place, and where one comes or goes all behind it get another one,
-also where nobody wants these. The first ones are found without them, by
-`pyspark_diff.operators.top_k`::
+A window computes the place of each record, and each insertion or removal changes the places of all
+records after it. If a condition keeps first places only, `pyspark_diff.operators.top_k` computes
+them without the others::
 
     with_first_places(n, c) = m  ⟹  n.where(c) = m.where(c)
 """
@@ -22,39 +22,39 @@ from pyspark_diff.operators.projection import Compute, Filter
 from pyspark_diff.operators.top_k import top_k
 from pyspark_diff.operators.window import WindowKernel
 
-#: What looks at one record at a time, and tells which columns stay what they are.
+#: Stages that read one record at a time and know their unchanged columns.
 _ROW_WISE = (Pick, Compute, Filter, DropNull, Expression)
 #: Places that `top_k` counts.
 _PLACES = ("row_number", "rank", "dense_rank")
-#: More first records than that are none that it finds.
+#: The largest number of first records that `top_k` accepts.
 _MOST = 2**31 - 1
 
-#: By the comparison of a place with a constant: how much less than it a place is at most, where it
-#: stands left; and where it stands right.
+#: For each comparison of a place with a constant, how far the largest place is below the constant,
+#: if the place is on the left; and if it is on the right.
 _LEFT = {"==": 0, "<=>": 0, "<=": 0, "<": 1}
 _RIGHT = {"==": 0, "<=>": 0, ">=": 0, ">": 1}
 
 
 def may_have_places(node: Node) -> bool:
-    """Whether records of a node may have their place in a window beside them."""
+    """Whether a column of a node may be the place of its records in a window."""
     below = _below(node)
     return below is not None and _place(below[1]) is not None
 
 
 def with_first_places(node: Node, conditions: Sequence[ArrowExpression]) -> Node | None:
-    """A node with the same records, as far as some conditions are true of them.
+    """A node that has the same records wherever some conditions are true.
 
     Parameters
     ----------
     node : Node
         One that `may_have_places`.
     conditions : sequence of ArrowExpression
-        All of them have to be true.
+        Conditions that all have to be true.
 
     Returns
     -------
     Node or None
-        With the columns of ``node``; None if they do not say how far behind a record may be.
+        A node with the columns of ``node``; None if the conditions do not limit the place.
     """
     below = _below(node)
     place = None if below is None else _place(below[1])
@@ -72,14 +72,14 @@ def with_first_places(node: Node, conditions: Sequence[ArrowExpression]) -> Node
         return None
     (arranged,), kernel = window.inputs, window.kernel
     assert isinstance(arranged, Keyed) and isinstance(kernel, WindowKernel)
-    found: Node = top_k(arranged, max(first, 1), len(kernel.by), number=name, mode=mode)
+    result: Node = top_k(arranged, max(first, 1), len(kernel.by), number=name, mode=mode)
     for row_wise in reversed(rows):
-        found = row_wise.over([found])
-    return found
+        result = row_wise.over([result])
+    return result
 
 
 def _below(node: Node) -> tuple[list[Linear], Reader] | None:
-    """The operators of single records above a reader, the last one first, and the reader."""
+    """The record-wise operators above a reader, the last one first, and the reader."""
     rows: list[Linear] = []
     while isinstance(node, Linear) and isinstance(node.stage, _ROW_WISE):
         rows.append(node)
@@ -88,7 +88,7 @@ def _below(node: Node) -> tuple[list[Linear], Reader] | None:
 
 
 def _place(window: Reader) -> tuple[str, str] | None:
-    """The column and the kind of the place that a window gives, if it gives nothing else."""
+    """The column and the kind of a window's place, if that is its only result."""
     kernel = window.kernel
     if not isinstance(kernel, WindowKernel) or len(kernel.functions) > 1:
         return None
@@ -99,7 +99,7 @@ def _place(window: Reader) -> tuple[str, str] | None:
 
 
 def _origin(column: str, rows: Sequence[Linear]) -> str | None:
-    """What a column is called below some operators; None if it is made there."""
+    """The name of a column below some operators; None if they compute it."""
     name: str | None = column
     for node in rows:
         stage = node.stage
@@ -107,8 +107,8 @@ def _origin(column: str, rows: Sequence[Linear]) -> str | None:
             pairs = stage.names if isinstance(stage, Pick) else stage.same
             name = {new: old for old, new in pairs}.get(str(name))
         elif isinstance(stage, Compute):
-            made = dict(stage.outputs).get(str(name))
-            name = made.name if isinstance(made, Field) else None
+            formula = dict(stage.outputs).get(str(name))
+            name = formula.name if isinstance(formula, Field) else None
     return name
 
 
@@ -121,14 +121,14 @@ def _conjuncts(condition: ArrowExpression) -> Iterator[ArrowExpression]:
 
 
 def _limit(condition: ArrowExpression) -> tuple[str | None, int]:
-    """A column of whole numbers, and the largest one for which a condition may be true; no column
-    if it does not say."""
+    """A column of whole numbers, and the largest number for which a condition may be true; None as
+    the column if the condition has no such limit."""
     if isinstance(condition, Apply) and len(condition.arguments) > 1:
         function, (first, *others) = condition.function, condition.arguments
         column, last = _column(first), _column(others[-1])
         if column and function == "in":
-            found = [_whole(other) for other in others]
-            return (None if None in found else column), max(f or 0 for f in found)
+            values = [_whole(other) for other in others]
+            return (None if None in values else column), max(f or 0 for f in values)
         if column and function in _LEFT:
             limit = _whole(others[0], _LEFT[function])
             return (None if limit is None else column), limit or 0
@@ -139,7 +139,7 @@ def _limit(condition: ArrowExpression) -> tuple[str | None, int]:
 
 
 def _column(formula: ArrowExpression) -> str | None:
-    """The column that a formula is, perhaps in another type in which it is the same number."""
+    """The column that a formula returns, perhaps in another type with the same numbers."""
     while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
         kind = formula.kind
         wide = pa.types.is_integer(kind) and kind.bit_width >= 32 or (
@@ -152,9 +152,9 @@ def _column(formula: ArrowExpression) -> str | None:
 
 
 def _whole(formula: ArrowExpression, less: int = 0) -> int | None:
-    """The largest whole number that is not greater than a constant, or that is less than it."""
+    """The largest whole number that is at most a constant; below the constant if `less`."""
     if not isinstance(formula, Constant) or isinstance(formula.content, (bool, str)):
         return None
     if formula.content is None:
-        return 0  # then it is true of nothing
+        return 0  # a comparison with null is never true
     return math.ceil(formula.content) - 1 if less else math.floor(formula.content)

@@ -1,7 +1,7 @@
-"""The methods of a frame that read it: as it stands at a time, as updates, step by step.
+"""The methods that read a frame: a snapshot at a time, updates, or the changes of each step.
 
-A collection of a `Dataflow` is read from what its steps have kept. One that is given as a whole is
-read from a dataflow that runs the whole history, when it is first asked for.
+Reads of a collection of a `Dataflow` use the state of its steps. The first read of a whole history
+runs a dataflow over all of it.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from pyspark_diff.times import Coordinate
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Frames that `to_df` and `at` handed out may be read as long as the process lives, so their
-#: dataflows live that long too; their files go when it ends.
+#: Frames from `to_df` and `at` are readable until the process ends, so their dataflows live as
+#: long; their files are removed at the end of the process.
 _ran: list[BaseDataflow] = []
 
 
 class ReadMethods(Frame):
     """Snapshots, updates, probes and holds."""
 
-    #: The dataflow that has run a collection that is given as a whole.
+    #: The dataflow that has run a whole history.
     _whole: BaseDataflow | None = None
-    #: The same collection as `_in_fields` has it.
-    _told: Self | None = None
+    #: The same collection in the form of `_in_fields`.
+    _as_fields: Self | None = None
 
     def explain(self) -> Explanation:
-        """How each operator of this collection would be maintained, and why a change of it may
-        cost more than itself. Nothing is run.
+        """Report how steps would maintain each operator of this collection, and why a change may
+        cost more than its own size. Nothing runs.
 
-        What steps have cost, and what is kept, `Dataflow.explain` tells.
+        `Dataflow.explain` reports the costs of steps and the state.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class ReadMethods(Frame):
         Raises
         ------
         SchemaError
-            If the collection is inside of a loop: explain what comes out of it.
+            If the collection is inside of a loop: explain the collection that leaves it.
 
         Examples
         --------
@@ -79,7 +79,7 @@ class ReadMethods(Frame):
         if self._node.loop is not None:
             raise SchemaError(
                 f"this collection is inside of {self._node.loop.name}, which is no program yet; "
-                "explain what comes out of it"
+                "explain the collection that leaves it"
             )
         graph = graph_of([Output(self._node)])
         return Explanation(operators(graph, {}, Costs(), {}), 0, 0.0)
@@ -90,14 +90,14 @@ class ReadMethods(Frame):
         Parameters
         ----------
         name : str, optional
-            What ``flow[name]`` finds it by.
+            The name for ``flow[name]``.
 
         Raises
         ------
         SchemaError
-            If the name is that of another collection, or no text.
+            If another collection has the name, or the name is no text.
         NotReadableError
-            If the collection is given as a whole, or inside of a loop.
+            If the collection is a whole history and has a name, or is inside of a loop.
 
         Examples
         --------
@@ -114,17 +114,17 @@ class ReadMethods(Frame):
         if source.flow is None:
             if name is not None:
                 raise NotReadableError(
-                    "this collection is given as a whole, and can be read as it is; names are for "
-                    "the collections of a Dataflow"
+                    "this collection has its whole history and is readable without keep; names are "
+                    "for the collections of a Dataflow"
                 )
         elif (loop := source.node.loop) is not None and loop is time_scope(source.node):
-            told = self._in_fields()._node
-            fields = told.schema.names[len(self.columns):]
-            source.flow._keep(told, name, self, columns=(*self.columns, *fields))
+            in_fields = self._in_fields()._node
+            fields = in_fields.schema.names[len(self.columns):]
+            source.flow._keep(in_fields, name, self, columns=(*self.columns, *fields))
         elif loop is not None:
             raise NotReadableError(
-                f"this collection is in {loop.name} and changes in each iteration; keep what comes "
-                "out of it: leave()"
+                f"this collection is in {loop.name} and changes in each iteration; keep the "
+                "collection that leaves it: leave()"
             )
         else:
             source.flow._keep(source.node, name, self, columns=self.columns)
@@ -140,35 +140,36 @@ class ReadMethods(Frame):
         Parameters
         ----------
         time : int, date, datetime or tuple of int, optional
-            The earliest time that can still be read if not given. Where times are structs, it may
-            be a list of them: what is beyond one of them can be read.
+            The default is the earliest readable time. With structs as times, it may be a list of
+            times: times beyond one of them stay readable.
 
         Raises
         ------
         NotReadableError
-            If the collection was not kept, or that time was compacted away; or if it is given as a
-            whole, whose history is kept anyway.
+            If the collection was not kept, or its compaction has passed that time; or if it is a
+            whole history, which needs no hold.
         """
         flow = self._collection.flow
         if flow is None:
             raise NotReadableError(
-                "this collection is given as a whole, and all its history can be read; holds are "
-                "for the collections of a Dataflow"
+                "this collection has its whole history, which is readable; holds are for the "
+                "collections of a Dataflow"
             )
-        kept = self if time_scope(self._node) is None else self._in_fields()
-        return flow._hold(kept._node, time)
+        frame = self if time_scope(self._node) is None else self._in_fields()
+        return flow._hold(frame._node, time)
 
     def inspect(self, func: Callable[..., object], *, by_table: bool | str = False) -> Self:
-        """The same collection; each step shows its new updates to a function, once it is complete.
+        """The same collection; each step passes its new updates to a function, after the step is
+        complete.
 
         Parameters
         ----------
         func : callable
             Called as ``func(record, time, diff)`` for each update, in order of time, with the
-            record as a Row; or once a step with a table of all of them: the data columns, time and
+            record as a Row; or once a step with a table of all updates: the data columns, time and
             diff.
         by_table : bool or {"arrow", "pandas", "spark"}
-            Whether the function takes a table, and of which kind; True is a pyarrow table.
+            Whether the function takes a table, and its kind; True is a pyarrow table.
 
         Raises
         ------
@@ -188,8 +189,8 @@ class ReadMethods(Frame):
         source = self._collection
         if source.flow is None:
             raise NotReadableError(
-                "inspect shows the updates of each step, and this collection is given as a whole; "
-                "read it with to_df(), or feed it to a Dataflow"
+                "inspect shows the updates of each step, and this collection has its whole "
+                "history; read it with to_df(), or feed it to a Dataflow"
             )
         if not callable(func):
             raise TypeError(
@@ -201,24 +202,24 @@ class ReadMethods(Frame):
         return self._derived(node, resolver=source.resolver)
 
     def sink(self, name: str, sink: Sink) -> Self:
-        """The same collection, whose changes each step gives to a sink.
+        """The same collection; each step writes its changes to a sink.
 
-        It is kept for that. The sink is given the changes when the step is committed, and the next
-        step waits for that: see `Sink`.
+        The dataflow keeps the collection for that. The sink receives the changes when the step is
+        committed, and the next step waits until it has: see `Sink`.
 
         Parameters
         ----------
         name : str
-            A store keeps by it what the sink was given.
+            The name under which a store records the progress of the sink.
         sink : Sink
             One of `pyspark_diff.sinks`, or your own.
 
         Raises
         ------
         SchemaError
-            If the name is that of another sink, or the collection cannot be written there.
+            If another sink has the name, or the sink cannot write the collection.
         NotReadableError
-            If the collection is given as a whole, or inside of a loop.
+            If the collection is a whole history, or inside of a loop.
 
         Examples
         --------
@@ -242,25 +243,25 @@ class ReadMethods(Frame):
         self.keep()
         if source.flow is None:
             raise NotReadableError(
-                "a sink is given the changes of each step, and this collection is given as a whole;"
-                " write its to_df(), or feed it to a Dataflow"
+                "a sink receives the changes of each step, and this collection has its whole "
+                "history; write its to_df(), or feed it to a Dataflow"
             )
         node = source.node if time_scope(source.node) is None else self._in_fields()._node
         source.flow._add_output(name, sink, node, self.columns, self.schema)
         return self
 
     def probe(self) -> Probe:
-        """A handle that tells up to which time this collection is complete.
+        """A handle that reports the frontier up to which this collection is complete.
 
         Raises
         ------
         NotReadableError
-            If the collection is given as a whole: it is complete then.
+            If the collection is a whole history, which is complete.
         """
         flow = self._collection.flow
         if flow is None:
             raise NotReadableError(
-                "this collection is given as a whole and has no frontier to follow; feed it to a "
+                "this collection has its whole history and no frontier to follow; feed it to a "
                 "Dataflow to probe it"
             )
         return flow._probe(self._node)
@@ -269,9 +270,9 @@ class ReadMethods(Frame):
         """All updates of the collection as a Spark frame: data columns, time and diff,
         consolidated.
 
-        For a collection given as a whole this runs the whole program. In a `Dataflow` it gives
-        what is kept: see `Dataflow`'s ``keep_history``; such a frame can be read until the
-        dataflow is closed.
+        For a whole history the call runs the whole program. In a `Dataflow` it returns the kept
+        updates: see ``keep_history`` of `Dataflow`; that frame is readable until the dataflow is
+        closed.
 
         Raises
         ------
@@ -287,23 +288,24 @@ class ReadMethods(Frame):
         return self._with_user_names(updates)
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
-        """The collection as it stood at a time: a plain Spark frame, each record as often as it
+        """The collection accumulated at a time: a plain Spark frame, each record as often as it
         occurs.
 
         Parameters
         ----------
         time : int, date, datetime or tuple of int, optional
-            The latest complete time if not given. Where times are structs, one of them as a tuple;
-            the collection is what came at times that are no later in any field.
+            The default is the latest complete time. With structs as times, a tuple; the collection
+            accumulates updates at times that are no later in any field.
         allow_negative : bool
             Leave out records with a negative multiplicity instead of refusing.
 
         Raises
         ------
         NotReadableError
-            If the time is not complete yet, was compacted away, or the collection was not kept.
+            If the time is not complete yet, compaction has passed it, or the collection was not
+            kept.
         NegativeMultiplicityError
-            If more of a record was removed than inserted.
+            If the removals of a record exceed its insertions.
 
         Examples
         --------
@@ -320,28 +322,28 @@ class ReadMethods(Frame):
             if time is None:
                 flow._check_fresh(self._node)
             at = arrangement.readable(time, lambda: flow._next_to_do(self._node))
-            found = arrangement.snapshot(
+            snapshot = arrangement.snapshot(
                 self._collection.spark, at, allow_negative=allow_negative,
                 remedy=lambda: flow._remedy_of_negatives(self._node),
             )
-        return self._with_user_names(found)
+        return self._with_user_names(snapshot)
 
     def changes(self, since: Any, until: Any = None) -> DataFrame:
-        """What made the collection at one time the collection at a later one: a plain Spark frame
-        of the data columns, time and diff, consolidated.
+        """The updates between two times: a plain Spark frame of the data columns, time and diff,
+        consolidated.
 
         Parameters
         ----------
         since, until : int, date, datetime or tuple of int
-            Both as of `at`: updates at times after the first, up to and with the second. If that
-            is not given, it is the latest complete time. Where times are structs, updates that are
-            no later than the second in any field, and later than the first in one.
+            Times as in `at`: the result has updates at times after `since`, up to and including
+            `until`. The default of `until` is the latest complete time. With structs as times, it
+            has updates that are no later than `until` in any field, and later than `since` in one.
 
         Raises
         ------
         NotReadableError
-            If the collection cannot be read at both: see `at`, and `hold` or ``keep_history`` for
-            how far back that is.
+            If the collection is not readable at both times: see `at`. `hold` and ``keep_history``
+            keep earlier times readable.
         TimeRegressionError
             If ``until`` lies before ``since``.
 
@@ -356,34 +358,33 @@ class ReadMethods(Frame):
             return self._changes_of_fields(since, until)
         flow = self._running()
         with flow._reading():
-            found = flow._arrangement(self._node).changed(
+            updates = flow._arrangement(self._node).changed(
                 self._collection.spark, since, until, lambda: flow._next_to_do(self._node)
             )
-        return self._with_user_names(found)
+        return self._with_user_names(updates)
 
     def plot_history(
         self, value: str | None = None, *, by: str | Sequence[str] | None = None, most: int = 10,
         ax: Any = None,
     ) -> Any:
-        """Draw how the collection moves in time: as matplotlib steps, one at each time at which
-        something changed.
+        """Draw the collection over time, as matplotlib steps, with one step at each time of a
+        change.
 
         Runs the program as `to_df` does, sums the updates by line and time in Spark, and fetches
-        these sums. Of a `Dataflow` without ``keep_history`` that is what is still kept: what came
-        before stands as one step at the earliest time that can be read.
+        these sums. For a `Dataflow` without ``keep_history`` it draws the kept updates: all earlier
+        ones are one step at the earliest readable time.
 
         Parameters
         ----------
         value : str, optional
-            The column of numbers that is summed, nulls left out; how many rows there are if not
-            given.
+            The column of numbers to sum, without nulls. The default counts rows.
         by : str or sequence of str, optional
-            Columns of which each value has a line of its own.
+            Columns that have a line for each of their values.
         most : int
-            How many lines: those that changed most, by the sum of what came and went. All others
-            are drawn as one.
+            The largest number of lines: the lines with the largest sum of absolute changes. All
+            others are drawn as one line.
         ax : matplotlib.axes.Axes, optional
-            Where to draw; axes of a new figure if not given.
+            The axes to draw on. The default is the axes of a new figure.
 
         Returns
         -------
@@ -394,7 +395,7 @@ class ReadMethods(Frame):
         ImportError
             If matplotlib is not installed: ``pip install "pyspark_diff[plot]"``.
         SchemaError
-            If a column is not there, or the value is no number.
+            If a column is missing, or the value is no number.
         ValueError
             If ``most`` is not 1 or more.
         NotReadableError
@@ -417,7 +418,7 @@ class ReadMethods(Frame):
             summed = source.column_name(value, "for plot_history")
             check_plottable(value, source.node.schema.struct[summed].dataType)
         lines = [] if by is None else key_columns(source, by, "plot_history")
-        # Before the program runs, which may take long.
+        # A missing matplotlib must fail before the program runs, which may take long.
         pyplot = plotting() if ax is None else None
         flow = self._running()
         with flow._reading():
@@ -430,7 +431,7 @@ class ReadMethods(Frame):
         )
 
     def _with_user_names(self, frame: DataFrame) -> DataFrame:
-        """A frame with the names that the user sees, of which some may be there twice."""
+        """A frame with the user's names, in which a name may occur twice."""
         if not self._collection.resolver.ambiguous:
             return frame
         return frame.toDF(*self.columns, *frame.columns[len(self.columns):])
@@ -438,57 +439,57 @@ class ReadMethods(Frame):
     def _check_plain_times(self, what: str) -> None:
         if time_scope(self._node) is not None:
             raise NotReadableError(
-                f"{what} is of times that come one after the other, and here they are structs: "
+                f"{what} is for times that come one after the other, and here they are structs: "
                 "take the updates that you want from to_df(), or a collection at(time)"
             )
 
     def _fields(self) -> list[str]:
-        """The columns that fields of times become, but for the first."""
+        """The columns for the fields of times after the first."""
         source = self._collection
         kind = time_kind(self._node)
         assert isinstance(kind, T.StructType)
         return time_columns(kind, [*self._node.schema.names, source.time_name, source.diff_name])
 
     def _in_fields(self) -> Self:
-        """This collection with only the first field of each time as its time, the others being
-        columns: made once, so that it runs once."""
-        if self._told is None:
+        """This collection with the first field of each time as its time, and the other fields as
+        columns. It is cached, so that it runs once."""
+        if self._as_fields is None:
             scope = time_scope(self._node)
             if self._node.loop is not scope:
-                self._running()  # says why not
-            self._told = self._wrap(replace(
+                self._running()  # raises the error for a collection of a loop
+            self._as_fields = self._wrap(replace(
                 self._collection, node=without_times(self._node, self._fields()),
                 resolver=Resolver.plain([*self._node.schema.names, *self._fields()]),
             ))
-        return self._told
+        return self._as_fields
 
     def _complete_updates(self, kind: T.StructType) -> DataFrame:
-        """All updates with the fields of their times as columns, in a dataflow those at times that
-        are complete: where two that are meet, it may be at one that is not."""
-        told, flow = self._in_fields(), self._collection.flow
+        """All updates with the fields of their times as columns. A dataflow returns only those at
+        complete times, as the join of two complete times may be incomplete."""
+        in_fields, flow = self._in_fields(), self._collection.flow
         if flow is None:
-            return told.to_df()
+            return in_fields.to_df()
         with flow._reading():
-            frontier = flow._arrangement(told._node).trace.upper
-            updates = told.to_df()
+            frontier = flow._arrangement(in_fields._node).trace.upper
+            updates = in_fields.to_df()
         return self._columns(kind).complete(updates, frontier)
 
     def _columns(self, kind: T.StructType) -> StructColumns:
-        """The columns of the updates with the fields of their times as columns."""
+        """The columns of updates that have the fields of their times as columns."""
         source, records = self._collection, self._node.schema.names
         fields = (source.time_name, *self._fields())
         return StructColumns(kind, records, fields, source.time_name, source.diff_name)
 
     def _at_fields(self, time: Any, allow_negative: bool) -> DataFrame:
-        """`at`, where times are structs."""
+        """`at`, if times are structs."""
         source, kind = self._collection, time_kind(self._node)
         assert isinstance(kind, T.StructType)
-        told = self._in_fields()
+        in_fields = self._in_fields()
         with nullcontext() if source.flow is None else source.flow._reading():
             last = self._readable(time, kind)
-            updates = told.to_df()
+            updates = in_fields.to_df()
         first = None if last[0] == 2**63 - 1 else source.node.time_type.decode(last[0])
-        # What is left is in order of the first field.
+        # The first field totally orders the remaining updates, so it can be their time.
         left = self._columns(kind).until(updates, last).withColumnsRenamed({
             source.time_name: TIME, source.diff_name: DIFF
         })
@@ -499,20 +500,20 @@ class ReadMethods(Frame):
         return self._with_user_names(whole.at(first, allow_negative=allow_negative))
 
     def _readable(self, time: Any, kind: T.StructType) -> Coordinate:
-        """A time that is a struct, at which the collection can be read."""
+        """A struct at which the collection is readable."""
         at = None if time is None else coordinate(time, kind)
-        told, flow = self._in_fields(), self._collection.flow
+        in_fields, flow = self._in_fields(), self._collection.flow
         if flow is None:
             return at or (2**63 - 1,) * len(kind.fields)
-        trace = flow._arrangement(told._node).trace
+        trace = flow._arrangement(in_fields._node).trace
         if at is None:
             flow._check_fresh(self._node)
         return readable(
-            at, trace.upper, trace.since, kind, lambda: flow._next_to_do(told._node)
+            at, trace.upper, trace.since, kind, lambda: flow._next_to_do(in_fields._node)
         )
 
     def _changes_of_fields(self, since: Any, until: Any) -> DataFrame:
-        """`changes`, where times are structs."""
+        """`changes`, if times are structs."""
         kind, flow = time_kind(self._node), self._collection.flow
         assert isinstance(kind, T.StructType)
         with nullcontext() if flow is None else flow._reading():
@@ -521,11 +522,11 @@ class ReadMethods(Frame):
         return self._with_user_names(self._columns(kind).changed(updates, first, last))
 
     def _running(self) -> BaseDataflow:
-        """The dataflow that holds this collection; for a whole history, one that has run it."""
+        """The dataflow of this collection; for a whole history, the dataflow that has run it."""
         if self._node.loop is not None:
             raise NotReadableError(
                 f"this collection is in {self._node.loop.name} and changes in each iteration; read "
-                "what it is at the end, leave(), or watch it with inspect"
+                "its final state, leave(), or watch it with inspect"
             )
         source = self._collection
         if source.flow is not None:
@@ -547,7 +548,7 @@ class ReadMethods(Frame):
 def _shown_as(
     by_table: bool | str, func: Callable[..., object], spark: SparkSession
 ) -> Callable[..., object]:
-    """A function that takes what `Inspect` shows, where one wants tables of another kind."""
+    """A function of the Arrow tables of `Inspect`, for a function of another kind of tables."""
     if by_table in (False, True, "arrow"):
         return func
     if by_table == "pandas":

@@ -1,11 +1,12 @@
 """Expressions over the columns of a collection, evaluated row by row.
 
-Spark analyses every expression, on no rows, so that a wrong one is refused where it is written.
-Then a formula of our own evaluates it wherever there is one that gives the same; else Spark does::
+Spark analyses every expression, on no rows, so that an error is raised where the expression is
+written. A formula of the library evaluates it if one has exactly the same results; otherwise Spark
+does::
 
     a formula f of an expression e  ⟹  f(row) = e(row), in value, type and error
 
-With the session's setting `COMPILE` at ``false`` there are no formulas, and Spark evaluates all.
+If the session's setting `COMPILE` is ``false``, Spark evaluates all expressions.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 from pyspark_diff.spark.settings import ANSI, CASE, ZONE, recorded
 from pyspark_diff.spark.user_functions import user_functions
 
-#: The setting of a Spark session that is ``false`` where no formula is wanted.
+#: The setting of a Spark session that disables formulas if it is ``false``.
 COMPILE = "spark.pyspark_diff.compileExpressions"
-#: Settings by which Spark gives decimals other digits than formulas do.
+#: Settings under which decimals of Spark have other digits than those of formulas.
 _OTHER_DIGITS = {
     "spark.sql.legacy.literal.pickMinimumPrecision": "false",
     "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
 }
 
-#: Columns of an operator's output: some by name, where the node's columns of other names stay; or
-#: all in order, a text being the name of one.
+#: Columns of an operator's output: a mapping of the changed columns by name, or a sequence of all
+#: columns in order, in which a text is a column's name.
 Outputs = Union[Mapping[str, Column], Sequence[Union[str, Column]]]
 
 
@@ -61,7 +62,7 @@ def row_wise(
     unchanged: Sequence[str | None] = (),
     keeps_time_and_diff: bool = True,
 ) -> Collection:
-    """A linear operator that Spark knows.
+    """A linear operator that Spark can run.
 
     Parameters
     ----------
@@ -71,14 +72,14 @@ def row_wise(
     apply : callable
         From a frame of update rows to a frame of update rows.
     resolver : Resolver, optional
-        The user's names in the result; those that ``apply`` gives its columns if not given.
+        The user's names in the result. The default is the names from ``apply``.
     outputs, condition : optional
-        What ``apply`` does, told again so that it may be done without Spark: the columns that it
-        makes, or the condition by which it filters.
+        The columns that ``apply`` computes, or the condition by which it filters, so that a formula
+        can replace it.
     unchanged : sequence of (str or None), optional
-        For each column of the result the node's column that it is, if it is one.
+        For each column of the result the node's column with the same values, or None.
     keeps_time_and_diff : bool
-        Whether ``apply`` leaves these two columns as they are.
+        Whether ``apply`` leaves these two columns unchanged.
     """
     ours = source.resolver
 
@@ -91,17 +92,17 @@ def row_wise(
     renamed: list[str] | None = None
     with suggesting(source.columns):
         result = run(_no_rows(source))
-        result.schema  # Connect looks at nothing before it is asked
+        result.schema  # Connect analyses the frame only here
     names = resolver
     if names is None:
-        # As in PySpark, what is selected may have a name twice, and is named as for plain columns.
-        given = [name for name in result.columns if name not in (TIME, DIFF)]
-        shown = [ours.as_named(name) for name in given]
-        if isinstance(outputs, Sequence) and len(outputs) == len(given):
-            shown = [ours.as_shown(name, made) for name, made in zip(given, outputs)]
+        # As in PySpark, two selected columns may have one name, and names follow the plain columns.
+        data = [name for name in result.columns if name not in (TIME, DIFF)]
+        shown = [ours.as_named(name) for name in data]
+        if isinstance(outputs, Sequence) and len(outputs) == len(data):
+            shown = [ours.as_shown(name, output) for name, output in zip(data, outputs)]
         names = Resolver.of(shown)
         internal = [entry.internal for entry in names.entries]
-        if internal != given:
+        if internal != data:
             renamed = internal
             result = run(_no_rows(source))
         if len(unchanged) == len(internal):
@@ -122,48 +123,48 @@ def filtered(source: Collection, condition: str | Column) -> Collection:
     """The records for which a condition is true; see `Collection.seeing`."""
     wanted = F.expr(condition) if isinstance(condition, str) else condition
     parts: tuple[Node, Node] | None = None
-    # What is kept is there anyway, when what it is made of may be gone.
+    # A kept collection stays available, while the history of its inputs may be gone.
     if source.flow is None or not source.flow._keeps(source.node):
         if may_be_compared(source.node):
             formulas = _formulas(source, [wanted])
             parts = compared(source.node, formulas[0].formula) if formulas else None
         elif may_have_places(source.node):
             known = [_formulas(source, [part]) or () for part in conjuncts(wanted)]
-            first = with_first_places(source.node, [one.formula for few in known for one in few])
+            first = with_first_places(source.node, [part.formula for few in known for part in few])
             source = source if first is None else replace(source, node=first)
-    found = row_wise(
+    kept_rows = row_wise(
         replace(source, node=parts[1]) if parts else source, "where",
         lambda frame: frame.where(condition), resolver=source.resolver, condition=condition,
     )
-    return replace(found, node=Concat([parts[0], found.node])) if parts else found
+    return replace(kept_rows, node=Concat([parts[0], kept_rows.node])) if parts else kept_rows
 
 
 def with_keys(source: Collection, expressions: Sequence[Column]) -> tuple[Node, list[str]]:
-    """The node with expressions as columns, and their names; plain columns stay as they are."""
+    """The node with expressions as columns, and their names; plain columns stay unchanged."""
     names = list(source.node.schema.names)
     keys: list[str] = []
-    made: dict[str, Column] = {}
+    new: dict[str, Column] = {}
     for expression in expressions:
         plain = plain_column(source, expression)
         if plain is not None and plain not in keys:
             keys.append(plain)
             continue
-        name = unused("key", [*names, *made])
-        made[name] = expression
+        name = unused("key", [*names, *new])
+        new[name] = expression
         keys.append(name)
-    if not made:
+    if not new:
         return source.node, keys
-    kept = [(name, column(name)) for name in names]
-    return computed(source, "key", [*kept, *made.items()], outputs=made), keys
+    unchanged = [(name, column(name)) for name in names]
+    return computed(source, "key", [*unchanged, *new.items()], outputs=new), keys
 
 
 def with_replaced(
     source: Collection, names: Sequence[str], expressions: Sequence[Column]
 ) -> Node:
-    """The node with expressions in the place of some columns."""
-    made = dict(zip(names, expressions))
-    columns = [(name, made.get(name, column(name))) for name in source.node.schema.names]
-    return computed(source, "join", columns, outputs=made)
+    """The node in which expressions replace some columns."""
+    replacements = dict(zip(names, expressions))
+    columns = [(name, replacements.get(name, column(name))) for name in source.node.schema.names]
+    return computed(source, "join", columns, outputs=replacements)
 
 
 def computed(
@@ -174,7 +175,7 @@ def computed(
     outputs: Outputs | None = None,
     intervals: bool = False,
 ) -> Node:
-    """The node of columns that are given by name and expression, checked as in `row_wise`.
+    """The node of columns from names and expressions, checked as in `row_wise`.
 
     Parameters
     ----------
@@ -182,7 +183,7 @@ def computed(
     kind : str
     columns : sequence of (str, Column)
     outputs : optional
-        See `row_wise`; the expressions if not given.
+        See `row_wise`. The default is the expressions.
     intervals : bool
         See `check_row_wise`.
     """
@@ -203,14 +204,14 @@ def computed(
 
 
 def plain_column(source: Collection, expression: Column) -> str | None:
-    """The node's column that an expression is, or None if it has to be evaluated."""
+    """The node's column that an expression refers to, or None if it has to be evaluated."""
     tree = tree_of(expression)
     if not isinstance(tree, Attribute):
-        return None  # also where it has the name of a column, as after alias
+        return None  # also if it has the name of a column, as after alias
     names, aliased = _names_in(source.resolver)
     if tree.qualifier is None:
-        found = [tree.name] if tree.name in names else source.named(tree.name)
-        plain = found[0] if len(found) == 1 and found[0] in names else None
+        matches = [tree.name] if tree.name in names else source.named(tree.name)
+        plain = matches[0] if len(matches) == 1 and matches[0] in names else None
         return source.resolver.bound_to(tree.name) or plain
     if any(", " in name for name in source.node.schema.names):
         return None  # a tree has two parts for such a name
@@ -232,9 +233,10 @@ def _linear(
     condition: str | Column | None = None,
     keeps_time_and_diff: bool = True,
 ) -> Node:
-    """The node of an operator that Spark has analysed: one without Spark where that can be."""
-    given = outputs.values() if isinstance(outputs, Mapping) else outputs or ()
-    check_no_variables([one for one in given if isinstance(one, Column)])
+    """The node of an operator that Spark has analysed: with formulas if possible, otherwise with
+    Spark."""
+    expressions = outputs.values() if isinstance(outputs, Mapping) else outputs or ()
+    check_no_variables([output for output in expressions if isinstance(output, Column)])
     check_no_variables([] if condition is None else [condition])
     node = None
     written = recorded(source.spark)
@@ -252,10 +254,10 @@ def _linear(
         formulas = _formulas(source, columns)
         node = formulas and compute(kind, source.node, schema, formulas, apply, written)
         if not node and may_have_places(source.node):
-            for name, one in zip(schema.names, columns):
-                for made in _formulas(source, [one]) or ():
-                    if isinstance(made.formula, Field):
-                        same.append((made.formula.name, name))
+            for name, output in zip(schema.names, columns):
+                for expression in _formulas(source, [output]) or ():
+                    if isinstance(expression.formula, Field):
+                        same.append((expression.formula.name, name))
     if node:
         return node
     takes = without_nullability(update_struct(source.node.schema, source.node.time_type))
@@ -273,8 +275,8 @@ def _linear(
         applied, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}", written,
         user_functions(result),
     )
-    found = Linear(kind, source.node, schema, stage)
-    return found if condition is not None else with_normal_form(found)
+    node = Linear(kind, source.node, schema, stage)
+    return node if condition is not None else with_normal_form(node)
 
 
 def _formulas(
@@ -282,7 +284,7 @@ def _formulas(
 ) -> list[CompiledExpression] | None:
     """Formulas of expressions that Spark has accepted; None if one of them has none.
 
-    An `Attribute` is a column of the node, whatever the user calls it.
+    An `Attribute` is a column of the node, under any name of the user.
     """
     if str(source.spark.conf.get(COMPILE, "true")).lower() == "false":
         return None
@@ -320,9 +322,9 @@ def _formulas(
 
 
 def _names_in(resolver: Resolver) -> tuple[frozenset[str], dict[tuple[str, str], str]]:
-    """Columns that expressions find by their own name, and those that they find by an alias.
+    """Columns that expressions find by the plain name, and columns that they find by an alias.
 
-    A name that Spark could take for more than one column, or for none of these, is left out.
+    The result lacks names that Spark could resolve to several columns, or to a field of a column.
     """
     aliases = {entry.alias.lower() for entry in resolver.entries if entry.alias is not None}
     names = frozenset(

@@ -36,7 +36,7 @@ _NAME = "session_window"
 def with_sessions(
     source: Collection, keys: Sequence[str | Column], exprs: Sequence[Any]
 ) -> tuple[Collection, list[str | Column]]:
-    """A collection in which each record knows its session, and keys that use it.
+    """A collection with the session of each record as columns, and keys that use them.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ def with_sessions(
     Returns
     -------
     source : Collection
-        As it was, if no key is a session. Else it has more columns, and lacks the records that
-        Spark drops: those with no time, or with no positive gap.
+        The same collection if no key is a session. Otherwise it has more columns, and lacks the
+        records that Spark drops: records without a time or without a positive gap.
     keys : list of str or Column
 
     Raises
     ------
     SchemaError
-        If another key or an argument of `agg` uses ``session_window``, or one has a star.
+        If another key or an argument of `agg` uses ``session_window``, or an argument has a star.
     """
     calls = {number: call for number, key in enumerate(keys) if (call := _call(key))}
     if not calls:
@@ -86,7 +86,7 @@ def with_sessions(
     in_order = Window.partitionBy(*others).orderBy(start)
     before = F.max(end).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.when(before.isNull() | (start > before), start)
-    # The start names the session, so that one session more changes no other.
+    # The start identifies the session, so that a new session changes no other one.
     first = F.max(begins).over(in_order)
     last = F.max(end).over(Window.partitionBy(*others, first))
     over, (first_, last_) = with_windows(over, [first, last])
@@ -98,7 +98,7 @@ def with_sessions(
 
 
 def _call(key: str | Column) -> ColumnCall | None:
-    """The call of ``session_window`` that a key is, if it is one."""
+    """The call of ``session_window`` in a key, or None for any other key."""
     if not isinstance(key, Column) or _NAME not in str(key).lower():
         return None
     call = call_of(key)
@@ -118,9 +118,9 @@ def _with_intervals(
         unused(f"session {part}", [*own, *source.columns]) for part in ("start", "end")
     )
     interval = F.call_function(_NAME, *arguments)
-    made = [(start, interval["start"]), (end, interval["end"])]
-    kept = [(name, column(name)) for name in own]
-    node = computed(source, "groupBy", [*kept, *made], intervals=True)
+    interval_columns = [(start, interval["start"]), (end, interval["end"])]
+    unchanged = [(name, column(name)) for name in own]
+    node = computed(source, "groupBy", [*unchanged, *interval_columns], intervals=True)
     owner = Owner("session", (start, end))
     entries = [Entry(None, name, name, Lineage(Handle(name, owner))) for name in (start, end)]
     resolver = replace(source.resolver, entries=(*source.resolver.entries, *entries))

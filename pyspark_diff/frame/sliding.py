@@ -1,7 +1,7 @@
-"""The methods of a frame that move updates in time: what leaves when it has become old.
+"""The methods of a frame that move updates in time: records that expire, and delays.
 
-What a collection is at a time is a function of what it was up to then, and never of when somebody
-looks: the clock is the frontier.
+A collection at a time is a function of its updates up to that time, and never of the time of a
+read: the clock is the frontier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_diff.operators.node import Concat, Node
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: How long something is: in the unit of integer times, or in days and hours; field by field.
+#: A length of time: in the unit of integer times, or in days and hours; for structs one per field.
 Interval = int | str | datetime.timedelta | tuple[int, ...]
 
 
@@ -30,16 +30,16 @@ class SlidingMethods(Frame):
     """Windows that slide, and delays."""
 
     def expire_after(self, interval: Interval, column: str | None = None) -> Self:
-        """The records of the last ``interval``: each leaves so long after it came.
+        """The records of the last ``interval``: each leaves that long after its insertion.
 
         Parameters
         ----------
         interval : int, timedelta, str or tuple of int
-            For times that are integers an integer, for structs one for each field, of which one
-            at least is positive, else a timedelta or a text such as ``"7 days"``.
+            An integer for integer times. For structs an integer for each field, at least one of
+            them positive. Otherwise a timedelta or a text such as ``"7 days"``.
         column : str, optional
-            Of the time that a record says it is of, in the type of the times: it leaves that long
-            after this. One that comes later than that never appears.
+            The column with the own time of a record, in the type of the times: the record leaves
+            that long after its own time. A record whose update is later than that never appears.
 
         Returns
         -------
@@ -48,22 +48,22 @@ class SlidingMethods(Frame):
         Raises
         ------
         InvalidTimeError
-            If that is no interval of these times, or not positive. Of a step, if a record has no
-            time in its column, or would leave later than there are times.
+            If the interval is no interval of these times, or not positive. In a step, if a record
+            has no time in its column, or would leave after the last possible time.
         SchemaError
-            If there is no such column, or it is of another type; or in a loop.
+            If the column is missing, or has another type; or in a loop.
 
         Notes
         -----
-        With a column it is a filter, as ``WHERE column + interval > current_timestamp`` is meant:
-        a record that is removed is gone. Without, each update is undone after the interval, the
-        removal of a record as well, so that what is there is the collection less itself as it was
-        an interval ago. Where records are removed, name a column with their time.
+        With a column it is the filter ``WHERE column + interval > current_timestamp``, and removed
+        records are absent. Without a column, each update is negated after the interval, also the
+        removal of a record. So the result is the collection minus itself one interval earlier. If
+        the collection has removals, name a column with the time of the records.
 
-        What has still to leave is kept by the time at which it does, and a step looks at what comes
-        and at what leaves in it. With its input complete, all leave. With structs as times a record
-        is gone at times that are no earlier in any field than the one at which it leaves, and what
-        takes it away goes on at once, at that time; nothing is looked for then.
+        The operator keeps records by the time at which they leave, and a step reads only those that
+        come or leave in it. If its input is complete, all records leave. With structs as times, a
+        record is absent at times that are no earlier in any field than its leaving time. Its
+        retraction then is output at once, at that time, and the operator keeps no records.
 
         Examples
         --------
@@ -106,13 +106,13 @@ class SlidingMethods(Frame):
         left = falls_due("expire_after", there, -1)
         came: Node = source.node
         if internal is not None:
-            # What comes too late is left out on the way.
+            # The stage drops updates that are later than their leaving time.
             names = [(name, name) for name in source.node.schema.names]
             came = pick("unexpired", there, names)
         return self._derived(Concat((came, left)), same=True)
 
     def delay(self, interval: Interval) -> Self:
-        """The collection as it was ``interval`` before: each update comes that much later.
+        """The collection ``interval`` earlier: each update comes that much later.
 
         Parameters
         ----------
@@ -155,18 +155,18 @@ class SlidingMethods(Frame):
         return self._derived(falls_due("delay", there, 1), same=True)
 
     def _scope(self, what: str) -> TimeScope | None:
-        """The innermost field of the times, where these are structs, outside of all loops."""
+        """The scope of the times' last field, if times are structs, outside of all loops."""
         node, scope = self._node, time_scope(self._node)
         if node.loop is not None and node.loop is not scope:
             raise SchemaError(
-                f"{what} cannot be used in {node.loop.name}: what comes of it later would have to "
-                "enter iterations that are over. Use it on what enters the loop, or on what "
-                "comes out of it"
+                f"{what} cannot be used in {node.loop.name}: its later updates would have to enter "
+                "finished iterations. Use it on a collection that enters the loop, or on one that "
+                "leaves it"
             )
         return scope
 
     def _later(self, interval: Any, what: str, column: str | None) -> Node:
-        """The collection at later times, which are structs."""
+        """The collection at later times, for structs as times."""
         source, kind = self._collection, time_kind(self._node)
         assert isinstance(kind, T.StructType)
         length = interval_of(interval, kind, what)

@@ -19,45 +19,46 @@ class TableMethods(ReadMethods):
         format: str = "parquet", path: str | None = None, bucket_column: str | None = None,
         allow_negative: bool = False,
     ) -> None:
-        """Save what is kept of this collection as a table of Spark, in buckets and in order of its
-        key, so that Spark joins it by that key without moving it.
+        """Save this collection as a table of Spark, in buckets and in order of its key, so that
+        Spark joins it by that key without a shuffle.
 
-        The buckets are those of the arrangement, so that no row moves when it is written either. It
-        is a table as Spark writes them: who reads it while it is written may see a part of it, and
-        it stays as it is when the collection goes on.
+        The table has the buckets of the arrangement, so that writing it needs no shuffle either.
+        Spark writes the table: a reader during the write may see a part of it. Later steps do not
+        change the table.
 
         Parameters
         ----------
         name : str
-            Of the table: parts of letters, digits and underscores, such as ``"shop.orders"``.
+            Name of the table: parts of letters, digits and underscores, such as ``"shop.orders"``.
         time : int, date, datetime or tuple of int, optional
-            As of which it is saved; the latest complete one if not given.
+            The time of the saved snapshot; the default is the latest complete time.
         updates : bool
-            Save all updates that are kept instead, with their columns for time and diff.
+            Save all kept updates instead, with their columns for time and diff.
         by : str or list of str, optional
-            Columns of the key: those that it is kept by if not given. By others it is shuffled.
+            Columns of the key. The default is the key of its arrangement; another key needs a
+            shuffle.
         buckets : int, optional
-            As many as the dataflow has if not given.
+            The number of buckets. The default is that of the dataflow.
         mode : {"error", "overwrite"}
-            What to do if there is such a table.
+            The action if the table exists.
         format : str
-            ``parquet``, or another one of Spark's. Delta, Iceberg and Hudi know no buckets: there
-            the table is partitioned by a column ``_bucket``, ``pmod(hash(key), buckets)``.
+            ``parquet``, or another format of Spark. Delta, Iceberg and Hudi have no buckets: a
+            column ``_bucket``, ``pmod(hash(key), buckets)``, partitions their tables.
         path : str, optional
             A folder for its files, instead of the warehouse.
         bucket_column : str, optional
-            Partition by a column of this name, whatever the format, instead of Spark's buckets.
+            Partition by a column of this name, in any format, instead of Spark's buckets.
         allow_negative : bool
             As of `at`.
 
         Raises
         ------
         NotReadableError
-            As `at`.
+            As in `at`.
         StorageError
-            If there is such a table already.
+            If the table exists already.
         SchemaError
-            If that is no name of a table, or there is no such column.
+            If the text is no name of a table, or a column is missing.
 
         Examples
         --------

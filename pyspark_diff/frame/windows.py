@@ -1,8 +1,9 @@
-"""The plan of windows: which operators give what ``function.over(window)`` asks for.
+"""The plan of windows: the operators that compute ``function.over(window)``.
 
     select(e(f(x).over(w)))  ≡  the window operator of f over w, then select(e(its column))
 
-Windows over one partition and one order share an operator, and others stand behind each other.
+Windows over one partition and one order share an operator; the operators of different ones follow
+one another.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _ENDS = {
 }
 _OFFSETS = {"lag": -1, "lead": 1}
 
-#: Types in which distances are counted, and those of so many digits at most.
+#: Types of an order that has distances, and the largest number of digits of a decimal.
 _DISTANT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType,
             T.DateType, T.TimestampType, T.TimestampNTZType)
 _DIGITS = 18
 
-#: The name of a result until it has one.
+#: The preliminary name of a result.
 _RESULT = "window result"
 
 
@@ -73,14 +74,14 @@ def with_windows(
     source : Collection
         See `Collection.seeing`.
     given : sequence of str or Column
-        Expressions, some of which may have windows; those that do keep the names that they have.
+        Expressions, some with windows. Expressions with windows keep their names.
     names : sequence of str
         Names that no result may have.
 
     Returns
     -------
     source : Collection
-        As it was, if there is no window. The columns that come after its own are the results.
+        The same collection if there is no window. Otherwise the results follow its own columns.
     given : list of str or Column
     """
     over, replaced = _replaced(source, given, names)
@@ -104,30 +105,31 @@ def with_windows(
 def _replaced(
     source: Collection, given: Sequence[str | Column], names: Sequence[str]
 ) -> tuple[Collection, list[str | Column]]:
-    """As `with_windows`, but that expressions have no names of their own."""
-    found: dict[str, tuple[WindowCall, Column, str]] = {}
-    taken = [*source.node.schema.names, *source.columns, *names]
+    """As `with_windows`, without keeping the names of expressions."""
+    windows: dict[str, tuple[WindowCall, Column, str]] = {}
+    occupied = [*source.node.schema.names, *source.columns, *names]
 
     def replacement(call: WindowCall, whole: Column) -> Column:
         shown = identity(whole)
-        if shown not in found:
-            name = unused(_RESULT, [*taken, *(n for _, _, n in found.values())])
-            found[shown] = (call, whole, name)
-        return column(found[shown][2])
+        if shown not in windows:
+            name = unused(_RESULT, [*occupied, *(n for _, _, n in windows.values())])
+            windows[shown] = (call, whole, name)
+        return column(windows[shown][2])
 
     replaced = [
-        windows_replaced(one, replacement)
-        if isinstance(one, Column) and may_have_windows(one) else one for one in given
+        windows_replaced(expression, replacement)
+        if isinstance(expression, Column) and may_have_windows(expression) else expression
+        for expression in given
     ]
-    if not found:
+    if not windows:
         return source, list(given)
-    calls, wholes, results = zip(*found.values())
+    calls, wholes, results = zip(*windows.values())
     with suggesting(source.columns):
         typed = source.template().select(*wholes)
         kinds = [f.dataType for f in typed.schema.fields]
     check_own_values(typed)
     check_no_sessions(typed, "a window")
-    # Windows over windows: those inside come first, and are columns then.
+    # Windows of windows: the inner ones are computed first and become columns.
     inner: dict[str, Column] = {}
 
     def noted(part: Column) -> Column:
@@ -137,8 +139,8 @@ def _replaced(
 
     for call in calls:
         call.mapped(noted)
-    over, made = _replaced(source, list(inner.values()), [*names, *results])
-    columns: dict[str, Any] = dict(zip(inner, made))
+    over, inner_columns = _replaced(source, list(inner.values()), [*names, *results])
+    columns: dict[str, Any] = dict(zip(inner, inner_columns))
     plan = _Plan(over)
     for call, name, kind in zip(calls, results, kinds):
         plan.add(call.mapped(lambda part: columns.get(identity(part), part)), name, kind)
@@ -148,43 +150,44 @@ def _replaced(
     return replace(over, node=plan.node(), resolver=resolver), replaced
 
 
-def with_columns(given: Collection, kind: str, made: dict[str, Column]) -> Collection:
-    """A collection with columns more, or in the place of others, which may be of windows.
+def with_columns(given: Collection, kind: str, expressions: dict[str, Column]) -> Collection:
+    """A collection with columns added or replaced; their expressions may have windows.
 
     Parameters
     ----------
     given : Collection
     kind : str
         The operator's name, for messages.
-    made : dict of str to Column
+    expressions : dict of str to Column
     """
-    check_names(list(made))
-    source, made = given.spreading(made)
+    check_names(list(expressions))
+    source, expressions = given.spreading(expressions)
     resolver = source.resolver
-    for name in made:
+    for name in expressions:
         replaced = source.named(name)
         if set(replaced) & set(resolver.ambiguous):
             source.check_unambiguous(kind)
         resolver = resolver.with_column(name, replaced)
-    kept = resolver.entries
-    over, columns = with_windows(source, list(made.values()), list(made))
-    outputs: dict[str, Any] = dict(zip(made, columns))
+    entries = resolver.entries
+    over, columns = with_windows(source, list(expressions.values()), list(expressions))
+    outputs: dict[str, Any] = dict(zip(expressions, columns))
     results = over.resolver.entries[len(source.resolver.entries):]
 
     def apply(frame: DataFrame) -> DataFrame:
-        # PySpark says what is no column, for either of its methods.
+        # Each of PySpark's methods has its own error for a value that is no column.
         if kind == "withColumn":
             return frame.withColumn(*next(iter(outputs.items())))
         return frame.withColumns(outputs)
 
-    found = row_wise(
+    result = row_wise(
         over, kind, apply,
-        resolver=replace(resolver, entries=(*kept, *results)), outputs=outputs,
+        resolver=replace(resolver, entries=(*entries, *results)), outputs=outputs,
     )
     if not results:
-        return found
-    node = pick(kind, found.node, [(entry.internal, entry.internal) for entry in kept])
-    return found.derived(node, resolver=resolver.restricted(found.resolver.entries[:len(kept)]))
+        return result
+    node = pick(kind, result.node, [(entry.internal, entry.internal) for entry in entries])
+    own = result.resolver.entries[:len(entries)]
+    return result.derived(node, resolver=resolver.restricted(own))
 
 
 @dataclass(frozen=True)
@@ -196,35 +199,35 @@ class _Spec:
 
 
 class _Plan:
-    """Windows over one collection, being put together."""
+    """A builder of the windows over one collection."""
 
     def __init__(self, source: Collection):
         self._source, self._rows = source, source.template()
-        #: Expressions that are columns of the node, or will be: by identity, the name.
+        #: Names of the computed columns, by the identity of their expressions.
         self._names: dict[str, str] = {}
         self._made: dict[str, Column] = {}
         self._specs: dict[_Spec, list[tuple[T.StructField, Function]]] = {}
 
     def add(self, call: WindowCall, name: str, kind: T.DataType) -> None:
-        """One more window, and the name and type of its result."""
-        partition = tuple(dict.fromkeys(self._column(one) for one in call.partition))
+        """Add a window, with the name and type of its result."""
+        partition = tuple(dict.fromkeys(self._column(key) for key in call.partition))
         order: dict[str, tuple[str, bool, bool]] = {}
-        for one, down, last in call.order:
-            ordered = self._column(one, partition)
+        for expression, down, last in call.order:
+            ordered = self._column(expression, partition)
             order.setdefault(ordered, (ordered, down, last))
         spec = _Spec(partition, tuple(order.values()))
         function = self._function(call, kind)
         self._specs.setdefault(spec, []).append((T.StructField(name, kind), function))
 
     def node(self) -> Node:
-        """The node with the results behind the columns of the collection."""
+        """The node with the columns of the collection, then the results."""
         source = self._source
         node = source.node
         own = list(node.schema.names)
         if self._made:
-            kept = [(name, column(name)) for name in own]
+            unchanged = [(name, column(name)) for name in own]
             node = computed(
-                source, "window", [*kept, *self._made.items()], outputs=dict(self._made)
+                source, "window", [*unchanged, *self._made.items()], outputs=dict(self._made)
             )
         results: list[str] = []
         for spec, functions in self._specs.items():
@@ -238,7 +241,7 @@ class _Plan:
         return pick("window", node, [(name, name) for name in (*own, *results)])
 
     def _column(self, expression: Column, apart: Sequence[str] = ()) -> str:
-        """The column that an expression is, and that is none of some others."""
+        """The column of an expression, different from all columns in `apart`."""
         plain = plain_column(self._source, expression)
         if plain is not None and plain not in apart:
             return plain
@@ -272,16 +275,16 @@ class _Plan:
         ignored = call.nulls_ignored
         if name in _ENDS:
             ignored = ignored or any(self._constants(call, call.arguments[1:]))
-            found = self._column(call.arguments[0])
-            return Picked(arrow, _ENDS[name], found, frame, found if ignored else None)
+            argument = self._column(call.arguments[0])
+            return Picked(arrow, _ENDS[name], argument, frame, argument if ignored else None)
         if name == "nth_value":
             number, *others = self._constants(call, call.arguments[1:])
-            found = self._column(call.arguments[0])
-            return Nth(arrow, found, number, frame, found if ignored or any(others) else None)
+            argument = self._column(call.arguments[0])
+            return Nth(arrow, argument, number, frame, argument if ignored or any(others) else None)
         function = FUNCTIONS.get(name)
         if isinstance(function, Extreme) and not ignored:
-            found = self._column(call.arguments[0])
-            return Picked(arrow, name, found, frame, found)
+            argument = self._column(call.arguments[0])
+            return Picked(arrow, name, argument, frame, argument)
         if function is FUNCTIONS["collect_list"] and not (ignored or call.distinct):
             return Listed(arrow, self._column(call.arguments[0]), frame)
         if (
@@ -294,35 +297,35 @@ class _Plan:
                 + f"; the functions are {', '.join(sorted(_known()))}"
             )
         arguments = function.evaluated(
-            call.arguments, [self._type(one) for one in call.arguments], False
+            call.arguments, [self._type(part) for part in call.arguments], False
         )
         function = function.in_session(is_on(self._rows.sparkSession, ANSI))
         assert isinstance(function, LinearFunction)
-        given = [Argument(n, self._type(one)) for n, one in enumerate(arguments)]
-        columns = [self._column(one) for one in arguments]
-        result = function.result(given or [RECORD], kind, exact=False)
+        terms = [Argument(n, self._type(part)) for n, part in enumerate(arguments)]
+        columns = [self._column(part) for part in arguments]
+        result = function.result(terms or [RECORD], kind, exact=False)
         if len(columns) == 2:
             return SummedPairs(arrow, columns[0], result, frame, columns[1])
         return Summed(arrow, columns[0] if columns else None, result, frame)
 
     def _offset(self, call: WindowCall, kind: T.DataType) -> Function:
-        """What `lag` and `lead` are."""
+        """The function of `lag` and `lead`."""
         value, *others = call.arguments
-        # The type of a default is that of the value, as Spark has found.
-        given = [one.cast(kind) if number == 1 else one for number, one in enumerate(others)]
-        constants = self._constants(call, given)
+        # A default has the type of the value, by Spark's analysis.
+        typed = [part.cast(kind) if number == 1 else part for number, part in enumerate(others)]
+        constants = self._constants(call, typed)
         rows = constants[0] if constants else 1
         default = constants[1] if len(constants) > 1 else None
         ignored = len(constants) > 2 and constants[2]
         arrow = arrow_type(kind)
         if default is not None:
-            # Times of a zone are told as such.
+            # Arrow adds the time zone to a timestamp.
             default = to_array([default], arrow)[0].as_py()
-        further, found = rows * _OFFSETS[call.name], self._column(value)
+        further, source = rows * _OFFSETS[call.name], self._column(value)
         if further and (ignored or call.nulls_ignored):
             frame = Frame(True, None, -1) if further < 0 else Frame(True, 1, None)
-            return Nth(arrow, found, further, frame, found, default)
-        return Offset(arrow, found, further, default)
+            return Nth(arrow, source, further, frame, source, default)
+        return Offset(arrow, source, further, default)
 
     def _frame(self, call: WindowCall) -> Frame:
         if call.frame is None:
@@ -341,7 +344,7 @@ class _Plan:
         return Frame(rows, low, high)
 
     def _check_distances(self, limits: Sequence[Column]) -> None:
-        """Refuse the limits of a range that no Python object has."""
+        """Refuse limits of a range whose type has no Python object."""
         for limit in limits:
             kind = self._type(limit)
             if isinstance(kind, (T.YearMonthIntervalType, T.CalendarIntervalType)):
@@ -359,25 +362,30 @@ def _distance(limit: Any, kind: T.DataType) -> Any:
             f"a range of a distance is not maintained over an order of type {kind.simpleString()}: "
             "cast it to a number of 64 bits, or take rows"
         )
-    found = limit
+    number = limit
     if isinstance(limit, datetime.timedelta):
         unit = datetime.timedelta(
             days=isinstance(kind, T.DateType), microseconds=not isinstance(kind, T.DateType)
         )
         if limit % unit:
-            raise SchemaError(f"a range of {limit} is none of whole days, as those of an order are")
-        found = limit // unit
+            raise SchemaError(
+                f"a range of {limit} is no whole number of units of the order; the unit is {unit}"
+            )
+        number = limit // unit
     if isinstance(kind, (T.FloatType, T.DoubleType)):
-        return float(found)
+        return float(number)
     if isinstance(kind, T.DecimalType):
-        return found
-    if found != int(found):
-        raise SchemaError(f"a range of {limit} is none of an order of {kind.simpleString()}")
-    return int(found)
+        return number
+    if number != int(number):
+        raise SchemaError(
+            f"a range of {limit} is no whole number, and the order is of type "
+            f"{kind.simpleString()}; take a whole number"
+        )
+    return int(number)
 
 
 def _known() -> set[str]:
-    """What there is, for messages."""
+    """The names of the supported functions, for messages."""
     linear = {
         function.name for function in FUNCTIONS.values()
         if isinstance(function, Extreme)
