@@ -201,7 +201,7 @@ def test_it_runs_nothing(spark, monkeypatch):
 
 def test_inside_of_a_loop_there_is_nothing_to_explain_yet(spark):
     def body(known):
-        with pytest.raises(SchemaError, match="comes out of it"):
+        with pytest.raises(SchemaError, match="collection that leaves it"):
             known.explain()
         return known.distinct()
 

@@ -805,7 +805,7 @@ def test_loops_that_make_no_sense_are_refused(spark):
         Loop(0)
     with pytest.raises(SchemaError, match="'error' or 'return'"):
         Loop(5, "stop")
-    with pytest.raises(NotReadableError, match="is in none"):
+    with pytest.raises(NotReadableError, match="is in no loop"):
         frame.leave()
     with pytest.raises(SchemaError, match="only a variable"):
         frame.set(frame)

@@ -1474,7 +1474,7 @@ def test_a_loop_of_several_variables(spark):
     found = at_odd.leave()
     for time, expected in {(0, 0): [], (0, 1): [2], (2, 2): [2, 4]}.items():
         assert sorted(row.node for row in found.at(time).collect()) == expected
-    with pytest.raises(NotReadableError, match="this one is in none"):
+    with pytest.raises(NotReadableError, match="this one is in no loop"):
         found.leave()
     with pytest.raises(NotReadableError, match="changes in each iteration"):
         at_odd.at((0, 0))

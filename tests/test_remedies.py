@@ -333,7 +333,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "Write drop(*names) for a list of names": (
         lambda g: g.n.drop(["k"]), lambda g: g.n.drop(*["k"])
     ),
-    "a Spark session is wanted": (
+    "a Spark session is needed": (
         lambda g: Dataflow("local"), lambda g: Dataflow(g.spark).close()
     ),
     "and a join by names keeps only": (
@@ -461,8 +461,8 @@ ELSEWHERE = {
     "which Spark has no type for": "test_constants",
     "over Connect. Name the columns": "a client of Connect",
     "is no name of a table": "test_tables",
-    "there is a table {} already": "test_tables",
-    "which is the name of that of the buckets": "test_tables",
+    "the table {} exists already": "test_tables",
+    "which is the name of the column of buckets": "test_tables",
     "of a table that the catalog does not know": "test_tables",
     "the parameter :{} has no value": "test_text_reader",
     "is no name of an object": "names that the library makes itself",

@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a column from before a change": (
         lambda n, df: n.withColumn("k", F.col("k") + 1).select(n["k"]), "changed, renamed or"
     ),
-    "a Spark frame first": (lambda n, df: df.join(n, "k"), "begin with the collection"),
+    "a Spark frame first": (lambda n, df: df.join(n, "k"), "Begin with the collection"),
     "a frame of a frame": (lambda n, df: DiffFrame(n), "wraps a Spark DataFrame"),
     "a table of a frame": (lambda n, df: df.sparkSession.createDataFrame(n), "changes over time"),
     "a function to select": (lambda n, df: n.select(len), "not a builtin_function"),
@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a number for a function": (lambda n, df: n.groupBy("k").agg({"v": 1}), "names of functions"),
     "a text as a time": (lambda n, df: n.at("0"), "is not a time"),
     "a frame in isin": (lambda n, df: n.where(n.k.isin(n)), "changes over time"),
-    "no session": (lambda n, df: Dataflow("x"), "a Spark session is wanted"),
+    "no session": (lambda n, df: Dataflow("x"), "a Spark session is needed"),
     "no schema": (lambda n, df: Dataflow(df.sparkSession).input("x", None), "a schema is a text"),
     "no name": (lambda n, df: Dataflow(df.sparkSession).input(None, "k int"), "name of an input"),
 }

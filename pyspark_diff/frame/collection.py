@@ -152,7 +152,7 @@ class Collection:
         SchemaError
             If a handle refers to no column of this collection, or to more than one.
         """
-        expressions = told_by_handles(expressions, self.resolver, [self])
+        expressions = with_frame_handles(expressions, self.resolver, [self])
         handles = handles_in([expressions])
         if not handles:
             return self, expressions
@@ -318,7 +318,7 @@ def none_of(name: str, owner: Owner, collections: Iterable[Collection]) -> Schem
     )
 
 
-def told_by_handles(
+def with_frame_handles(
     given: Given, resolver: Resolver, collections: Sequence[Collection]
 ) -> Given:
     """Expressions in which handles replace columns that were taken from plain Spark frames.

@@ -26,7 +26,7 @@ from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.conditions import Condition, Interval, Overlap, parse_condition
 from pyspark_diff.expressions.handles import handles_in, lineage_of
 from pyspark_diff.expressions.names import Entry, Resolver, unused
-from pyspark_diff.frame.collection import Collection, Given, none_of, told_by_handles, two_of
+from pyspark_diff.frame.collection import Collection, Given, none_of, with_frame_handles, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
 from pyspark_diff.operators import ranges
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_by_self
@@ -136,7 +136,7 @@ def seeing_both(
         If a handle refers to no column of either side, or to more than one.
     """
     both = left.resolver.beside(right.resolver)
-    on = told_by_handles(on, both, [left, right])
+    on = with_frame_handles(on, both, [left, right])
     handles = handles_in([on])
     resolvers = [left.resolver, right.resolver]
     for handle in handles:

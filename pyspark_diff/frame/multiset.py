@@ -32,7 +32,7 @@ from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.twice import Twice
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import apart, without_nullability
+from pyspark_diff.spark.schema import lack_common_type, without_nullability
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -409,7 +409,7 @@ there is (2, -3) with the multiplicity 1
         if ours.node.schema.same_types(renamed.node.schema):
             return ours.node, renamed.node
         if any(
-            apart(a.dataType, b.dataType)
+            lack_common_type(a.dataType, b.dataType)
             for a, b in zip(ours.node.schema.struct, renamed.node.schema.struct)
         ):
             raise ours.mismatch(kind, theirs)

@@ -1,16 +1,16 @@
-"""The Scala bridge: what Spark knows of the work of a dataflow while it runs.
+"""The Scala bridge: Spark's progress in the jobs of a dataflow while they run.
 
-    every count only grows, and says no more than Spark has told
-    frontier  ≤  what the last `begin` or `end` said            never ahead of what was committed
-    no bridge, or one that broke  ⟹  None                       whoever asks goes by what it knows
+    count at time s  ≤  count at time t                         for s before t, by Spark's events
+    frontier  ≤  the frontier of the last `begin` or `end`      never ahead of the last commit
+    no bridge, or a broken one  ⟹  None                         callers use the driver's progress
 
-The jar is made by ``ci/build_bridge`` from ``scala-bridge/`` and lies in the package. It is loaded
-into the JVM that runs, beside its class path, so nobody has to name it. Where ``spark-submit`` has
-named it (``--jars``, ``spark.jars``), the class that is there already is taken. There is none over
-Spark Connect, with another Scala than the jar was made for, or where the session's setting
-`BRIDGE` is ``false``.
+``ci/build_bridge`` makes the jar from ``scala-bridge/``, and the package contains it. The bridge
+loads it into the running JVM, outside of the class path, so that no setting has to name it. If
+``spark-submit`` names it (``--jars``, ``spark.jars``), the bridge uses the class that is loaded
+already. There is no bridge over Spark Connect, with another version of Scala than that of the jar,
+or if the session's setting `BRIDGE` is ``false``.
 
-Nothing of this may harm a step: a fault is logged once, and all answers are None from then on.
+A fault of the bridge must not harm a step: it is logged once, and all later answers are None.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from pyspark_diff.times import Antichain, Coordinate, Time
 #: A setting of the session: ``false`` for no bridge.
 BRIDGE = "spark.pyspark_diff.bridge"
 
-#: Of what is said between this module and the class in the jar.
+#: The version of the protocol between this module and the class in the jar.
 PROTOCOL = 1
 
 CLASS = "pysparkdiff.Bridge"
-#: What jobs carry: the label, and Spark's own description of them.
+#: Local properties of jobs: the label, and Spark's own description.
 LABEL, DESCRIPTION = "spark.pyspark_diff.job", "spark.job.description"
 JARS = Path(__file__).parent.parent / "jars"
 
-#: The counts in the order in which the bridge tells them; the time in milliseconds comes last.
+#: The counts in the order of the bridge's answer; the time in milliseconds comes last.
 _NUMBERS = (
     "jobs", "jobs_done", "stages", "stages_done", "tasks", "tasks_started", "tasks_done", "rows",
     "bytes",
@@ -56,17 +56,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class JobLabel:
-    """What a Spark job of ours is for.
+    """The purpose of a Spark job of this library.
 
     Parameters
     ----------
     dataflow : str
-        Names it among all that use this Spark.
+        Its name among all dataflows of this Spark.
     operator : str
     iteration : tuple of int
-        Of the loops around the operator, the outermost first.
+        The iterations of the loops around the operator, the outermost first.
     lower, upper : int or None
-        The interval of the step, ``[lower, upper)``; None where there is none, or no end.
+        The interval of the step, ``[lower, upper)``; None for an absent interval or end.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class JobLabel:
     upper: int | None = None
 
     def text(self) -> str:
-        """The label as jobs carry it."""
+        """The label as a property of jobs."""
         names = (quote(name, safe="") for name in (self.dataflow, self.operator))
         ends = ("" if t is None else str(t) for t in (self.lower, self.upper))
         return "|".join((*names, _text_of_time(self.iteration), *ends))
@@ -99,23 +99,23 @@ class JobLabel:
 
 @dataclass(frozen=True)
 class JobCounts:
-    """How much Spark has done for a dataflow. Every count only grows.
+    """The work of Spark for a dataflow. The counts never decrease.
 
     Parameters
     ----------
     jobs, jobs_done : int
     stages, stages_done : int
-        What a job that is over has skipped counts as done.
+        Stages that a finished job has skipped count as done.
     tasks, tasks_started, tasks_done : int
-        A task counts once, however often it is tried.
+        A task counts once, with all its attempts.
     rows, bytes : int
-        That tasks have taken in and given out so far, as Spark counts them: rows from sources, and
-        what goes through shuffles; of bytes also what goes to Python and back. Those of tasks that
-        run come with the heartbeats of their executors.
+        Input and output of tasks so far, by Spark's metrics: rows of sources and shuffles, and
+        bytes of these and of the exchange with Python. Metrics of running tasks come with the
+        heartbeats of their executors.
     seconds : float
-        That tasks have run, those that run now included: it grows whenever anything runs.
+        Run time of tasks, including the running ones, so that it grows whenever a task runs.
     running : tuple of (JobLabel, int, int)
-        Each job that runs: its label, how many of its tasks are done, and how many it has.
+        Each running job: its label, the number of its finished tasks, and the number of its tasks.
     """
 
     jobs: int
@@ -149,45 +149,45 @@ class Bridge:
         self._plain: set[str] = set()
 
     def register(self, dataflow: str) -> None:
-        """Begin to listen for the jobs of a dataflow; those before are not counted."""
+        """Begin to listen for the jobs of a dataflow; earlier jobs do not count."""
         self._ask(lambda: self._remote.register(dataflow))
 
     def forget(self, dataflow: str) -> None:
-        """Stop, and forget its counts."""
+        """Stop to listen for a dataflow, and forget its counts."""
         self._plain.discard(dataflow)
         self._ask(lambda: self._remote.forget(dataflow))
 
     def begin(self, dataflow: str, lower: Antichain) -> None:
-        """Say that a step begins, which may give updates at the times beyond a frontier."""
+        """Report the begin of a step, which may output updates at times beyond a frontier."""
         self._ask(lambda: self._remote.begin(dataflow, self._text(dataflow, lower)))
 
     def end(self, dataflow: str, frontier: Antichain) -> None:
-        """Say that it ended, in a commit or not, and at which times updates may yet come."""
+        """Report the end of a step, with or without a commit, and the frontier of later updates."""
         self._ask(lambda: self._remote.end(dataflow, self._text(dataflow, frontier)))
 
     def frontier(self, dataflow: str) -> Antichain | None:
-        """The times at which updates may yet come; None while no step has begun."""
-        text = self._told(lambda: self._remote.frontier(dataflow))
+        """The frontier of later updates; None before the first step."""
+        text = self._answer(lambda: self._remote.frontier(dataflow))
         if text is None:
             return None
         times = map(_time_of_text, text.split(";") if text else ())
         return Antichain(t[0] if dataflow in self._plain else t for t in times)
 
     def counts(self, dataflow: str) -> JobCounts | None:
-        """What was done so far, and what runs."""
+        """The work so far, and the running jobs."""
         return self._ask(lambda: _counts(self._json(self._remote.counts, dataflow)))
 
     def operators(self, dataflow: str) -> dict[str, JobCounts] | None:
-        """What was done so far for each operator."""
+        """The work so far for each operator."""
         return self._ask(lambda: _accounts(self._json(self._remote.snapshot, dataflow)))
 
     def label(self, text: str | None) -> str | None:
-        """Give the jobs of this thread a label, or none; the one before."""
+        """Set or remove the label of this thread's jobs, and return the previous one."""
         return self._ask(lambda: self._remote.label(text))
 
     @property
     def broken(self) -> bool:
-        """Whether there was a fault, so that nothing is told any more."""
+        """Whether a fault has stopped the bridge."""
         return self._broken
 
     def _text(self, dataflow: str, frontier: Antichain) -> str:
@@ -196,10 +196,10 @@ class Bridge:
         return ";".join(map(_text_of_time, frontier))
 
     def _json(self, ask: Callable[[str], str | None], dataflow: str) -> Any:
-        text = self._told(lambda: ask(dataflow))
+        text = self._answer(lambda: ask(dataflow))
         return None if text is None else json.loads(text)
 
-    def _told(self, ask: Callable[[], str | None]) -> str | None:
+    def _answer(self, ask: Callable[[], str | None]) -> str | None:
         text = self._ask(ask)
         if text is None and not self._broken and self._ask(self._remote.healthy) is False:
             # The listener has logged why.
@@ -217,11 +217,11 @@ class Bridge:
             if not self._broken and jvm.is_running(context):
                 self._broken = True
                 _logger.warning(
-                    "the Scala bridge does not work here (%s): progress is told by the driver from "
+                    "the Scala bridge does not work here (%s): the driver reports progress from "
                     "now on, and answers are the same; %s=false turns the bridge off",
                     in_words(error), BRIDGE,
                 )
-                _logger.debug("why the bridge is not asked any more", exc_info=True)
+                _logger.debug("the fault that stopped the bridge", exc_info=True)
                 self._close()
             return None
 
@@ -240,17 +240,17 @@ def _time_of_text(text: str) -> Coordinate:
     return tuple(map(int, text.split(","))) if text else ()
 
 
-def _counts(told: Any) -> JobCounts | None:
-    if told is None:
+def _counts(answer: Any) -> JobCounts | None:
+    if answer is None:
         return None
-    running = ((JobLabel.from_text(text), done, tasks) for text, done, tasks in told["running"])
-    return _account(told["counts"], tuple(running))
+    running = ((JobLabel.from_text(text), done, tasks) for text, done, tasks in answer["running"])
+    return _account(answer["counts"], tuple(running))
 
 
-def _accounts(told: Any) -> dict[str, JobCounts] | None:
-    if told is None:
+def _accounts(answer: Any) -> dict[str, JobCounts] | None:
+    if answer is None:
         return None
-    return {unquote(name): _account(counts) for name, counts in told["operators"].items()}
+    return {unquote(name): _account(counts) for name, counts in answer["operators"].items()}
 
 
 def _account(
@@ -265,9 +265,9 @@ _lock = threading.Lock()
 
 
 def bridge_of(spark: SparkSession) -> Bridge | None:
-    """The bridge of a session's SparkContext; None where there is none.
+    """The bridge of a session's SparkContext, or None.
 
-    It is looked for once. Afterwards a call asks for the setting `BRIDGE` only.
+    The first call looks for it. Later calls read the setting `BRIDGE` only.
 
     Parameters
     ----------
@@ -290,23 +290,23 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
                 _bridges[context] = _loaded(context)
             return _bridges[context]
     except Exception:
-        # A session that is not Spark's own.
+        # The session is not Spark's own.
         _logger.debug("no bridge", exc_info=True)
         return None
 
 
 def _loaded(context: SparkContext) -> Bridge | None:
-    """The bridge in the JVM of a context, if one that fits is found."""
+    """The bridge in the JVM of a context, or None without a jar that fits."""
     try:
         scala = jvm.scala_version(context)
-        # Scala's classes fit together within the first two numbers of its version.
+        # Versions of Scala with the same first two numbers are binary compatible.
         jar = JARS / f"pyspark_diff-bridge_{'.'.join(scala.split('.')[:2])}.jar"
         remote = jvm.instance(context, CLASS, jar)
         if remote is None:
             others = sorted(path.name for path in JARS.glob("*.jar"))
             if others:
                 _logger.warning(
-                    "no bridge for Scala %s, only %s; progress is told by the driver",
+                    "no bridge for Scala %s, only %s; the driver reports progress",
                     scala, ", ".join(others),
                 )
             return None
@@ -314,21 +314,21 @@ def _loaded(context: SparkContext) -> Bridge | None:
         if version != PROTOCOL:
             _logger.warning(
                 "the bridge has version %s and not %s, as when --jars names the jar of another "
-                "version; progress is told by the driver", version, PROTOCOL,
+                "version; the driver reports progress", version, PROTOCOL,
             )
             return None
         return Bridge(context, remote)
     except Exception:
-        _logger.warning("no bridge; progress is told by the driver", exc_info=True)
+        _logger.warning("no bridge; the driver reports progress", exc_info=True)
         return None
 
 
 @contextmanager
 def labelled(spark: SparkSession, label: JobLabel) -> Iterator[None]:
-    """Say what the jobs are for that this thread runs within, and threads that it starts.
+    """Label the jobs that this thread, and threads that it starts, run within the context.
 
-    Without a bridge, or before one was asked for, nothing is done. Jobs that have no description
-    are given one, for Spark's UI.
+    Without a bridge, or before the first use of one, this has no effect. Jobs without a description
+    get one, for Spark's UI.
 
     Parameters
     ----------
@@ -350,8 +350,8 @@ def labelled(spark: SparkSession, label: JobLabel) -> Iterator[None]:
 
 
 def _unlabelled(context: SparkContext) -> None:
-    """Take a label away that a bridge has left: the thread may be the user's, and his jobs are not
-    ours."""
+    """Remove a label that a bridge has left: the thread may belong to the user, whose jobs have no
+    label."""
     none: Any = None
     context.setLocalProperty(LABEL, none)
     if (context.getLocalProperty(DESCRIPTION) or "").startswith("pyspark_diff: "):

@@ -1,8 +1,8 @@
-"""The calls in column expressions: which function is called, of what, and in what order.
+"""The calls in column expressions: the function, its arguments, and their order.
 
     call_of(f(x, y).alias("z"))  =  f, (x, y), "z"
 
-the same whether the column was written in Python, on classic or on Connect, or as SQL text.
+The result is the same for a column of Python code, on classic or on Connect, and for SQL text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_diff.spark.jvm import (
 )
 from pyspark_diff.spark.replaced import classic_replaced, replaced
 
-#: Operators that classic columns, and those that the SQL parser, spell in another way.
+#: Operators that classic columns, and operators that the SQL parser, spell in another way.
 _CLASSIC_OPERATORS = {"=": "==", "!": "not"}
 _SQL_OPERATORS = {
     "And": "and", "Or": "or", "Not": "not", "EqualTo": "==", "EqualNullSafe": "<=>",
@@ -35,13 +35,13 @@ _SQL_OPERATORS = {
     "Add": "+", "Subtract": "-",
 }
 
-#: The text after the name of a function that leaves out nulls.
+#: The text after the name of a function that ignores nulls.
 IGNORE_NULLS = "ignore nulls"
 
-#: Functions that may leave out nulls, by an argument as well.
+#: Functions that may ignore nulls, also by an argument.
 _ENDS = ("first", "first_value", "last", "last_value", "any_value")
 
-#: Aggregates of the column in WITHIN GROUP (ORDER BY x), by those that have x as an argument.
+#: Aggregates with WITHIN GROUP (ORDER BY x), and the functions that have x as an argument instead.
 _ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc", "mode": "mode"}
 
 
@@ -71,11 +71,11 @@ class ColumnCall:
         The function in lower case, or the operator as Python writes it, save for ``and``, ``or``,
         ``not`` and ``<=>``, which is `eqNullSafe`.
     arguments : tuple of Column
-        As columns that can be used again; none for ``count(*)`` and ``count(1)``.
+        The arguments as columns; empty for ``count(*)`` and ``count(1)``.
     distinct : bool
         Whether the function sees each of its arguments once, as in ``count(DISTINCT x)``.
     alias : str or None
-        The outermost name that was given to the result.
+        The outermost alias of the result.
     filter : Column or None
         The condition of a FILTER clause.
     order : tuple of Ordering
@@ -96,14 +96,14 @@ def call_of(column: Column) -> ColumnCall | None:
     Parameters
     ----------
     column : Column
-        Classic or Connect. SQL text (`F.expr`) is understood on classic only: a Connect client has
-        no parser.
+        Classic or Connect. SQL text (`F.expr`) is parsed on classic only: a Connect client has no
+        parser.
 
     Returns
     -------
     ColumnCall or None
-        None for everything that is not a plain call below its aliases: a column, a literal, a
-        cast, a window, a Python function, an aggregate with a FILTER clause.
+        None for an expression that is no plain call below its aliases: a column, a literal, a cast,
+        a window, a Python function, an aggregate with a FILTER clause.
 
     Examples
     --------
@@ -119,19 +119,19 @@ def call_of(column: Column) -> ColumnCall | None:
     return _connect_call(column._expr, type(column))
 
 
-#: What is to stand in the place of a call, which is given as a column too; None to look inside.
+#: The replacement of a call, from the call and its column; None to visit the parts of the call.
 Replacement = Callable[[ColumnCall, Column], Column | None]
 
 
 def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
-    """A column expression in which others stand in the place of calls; nothing is analysed or run.
+    """A column expression with some calls replaced; nothing is analysed or run.
 
     Parameters
     ----------
     column : Column
-        Classic or Connect. SQL text (`F.expr`) is understood on classic only.
+        Classic or Connect. SQL text (`F.expr`) is parsed on classic only.
     replacement : callable
-        Asked for each call that is not in one that was replaced, also for those with a FILTER.
+        Called for each call outside of replaced ones, also for a call with a FILTER.
 
     Examples
     --------
@@ -146,33 +146,33 @@ def with_calls_replaced(column: Column, replacement: Replacement) -> Column:
             return None
         call = _parsed_call(node, make, None, filtered=True)
         whole = column_of(node, make)
-        found = None if call is None else replacement(call, whole)
-        return None if found is None else expression_of(found)
+        result = None if call is None else replacement(call, whole)
+        return None if result is None else expression_of(result)
 
     def connect(node: Any) -> Any:
         if type(node).__name__ not in ("UnresolvedFunction", "CallFunction"):
             return None
         call = _connect_call(node, make)
-        found = None if call is None else replacement(call, make(node))
-        return None if found is None else found._expr
+        result = None if call is None else replacement(call, make(node))
+        return None if result is None else result._expr
 
     return replaced(column, classic, connect)
 
 
-#: The new arguments of a function, by its name, whether it has DISTINCT, and its arguments; None if
-#: they stay.
+#: The new arguments of a function, from its name, whether it has DISTINCT, and its arguments; None
+#: to leave them unchanged.
 NewArguments = Callable[[str, bool, list[Column]], "list[Column] | None"]
 
 
 def with_arguments(column: Column, changed: NewArguments) -> Column:
-    """A column expression whose functions have other arguments; nothing is analysed or run.
+    """A column expression with some arguments replaced; nothing is analysed or run.
 
     Parameters
     ----------
     column : Column
         Classic or Connect.
     changed : callable
-        Asked for each function that Python code calls, outer ones first.
+        Called for each function that Python code calls, outer ones first.
 
     Examples
     --------
@@ -190,34 +190,33 @@ def with_arguments(column: Column, changed: NewArguments) -> Column:
         new = changed(name, node.isDistinct(), list(columns_of(arguments, make)))
         if new is None:
             return None
-        made = [expression_of(one) for one in new]
-        made = [classic_replaced(one, classic) or one for one in made]
+        nodes = [expression_of(argument) for argument in new]
+        nodes = [classic_replaced(argument, classic) or argument for argument in nodes]
         others = items_of(node.children())[len(arguments):]
-        # `withNewChildren` refuses another number of them.
-        return node.withNewChildrenInternal(scala_sequence([*made, *others]).toIndexedSeq())
+        # `withNewChildren` refuses another number of children.
+        return node.withNewChildrenInternal(scala_sequence([*nodes, *others]).toIndexedSeq())
 
     def connect(node: Any) -> Any:
         if type(node).__name__ != "UnresolvedFunction":
             return None
         distinct = bool(getattr(node, "_is_distinct", False))
-        new = changed(node._name.lower(), distinct, [make(one) for one in node._args])
+        new = changed(node._name.lower(), distinct, [make(argument) for argument in node._args])
         if new is None:
             return None
         result = copy(node)
-        result._args = [replaced(one, classic, connect)._expr for one in new]
+        result._args = [replaced(argument, classic, connect)._expr for argument in new]
         return result
 
     return replaced(column, classic, connect)
 
 
 def order_of(column: Column) -> tuple[Column, bool, bool] | None:
-    """What a column such as ``F.col("x").desc()`` orders by; nothing is analysed or run.
+    """The order of a column such as ``F.col("x").desc()``; nothing is analysed or run.
 
     Returns
     -------
     tuple of (Column, bool, bool), or None
-        The column, whether it is descending, and whether nulls come last; None if no order is
-        given.
+        The column, whether it is descending, and whether nulls come last; None without an order.
 
     Examples
     --------
@@ -268,7 +267,7 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
         parser = sql_class("classic.SparkSession").active().sessionState().sqlParser()
         return _parsed_call(parser.parseExpression(top.expression()), make, alias)
     if kind_of(top) == "ExpressionColumnNode":
-        # Such as the arguments of a call in SQL text.
+        # A part of SQL text, as the arguments of a call.
         return _parsed_call(top.expression(), make, alias)
     if kind_of(top) != "UnresolvedFunction":
         return None
@@ -286,7 +285,7 @@ def _classic_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
 def _parsed_call(
     top: Any, make: Callable[[Any], Column], alias: str | None, *, filtered: bool = False
 ) -> ColumnCall | None:
-    """The same for an expression of the SQL parser, which has classes of its own."""
+    """`call_of` for an expression of the SQL parser, which has classes of its own."""
     condition = None
     while kind_of(top) == "Alias":
         alias = alias or top.name()
@@ -317,14 +316,14 @@ def _parsed_call(
         if name and ignored and name not in _ENDS:
             name = f"{name} {IGNORE_NULLS}"
     if kind_of(top) == "AggregateExpression":
-        # The grammar has rules of its own for first, last and any_value.
+        # The grammar has special rules for first, last and any_value.
         function = top.aggregateFunction()
         name, arguments = function.prettyName(), items_of(function.children())
         ignored = name in _ENDS and bool(function.ignoreNulls())
     if name is None:
         return None
     if name == "count" and not distinct and len(arguments) == 1:
-        # The parser has made a 1 of a star.
+        # The parser replaces a star by 1.
         counted = arguments[0]
         star = kind_of(counted) == "UnresolvedStar" and counted.target().isEmpty()
         if star or kind_of(counted) == "Literal" and counted.value() is not None:
@@ -340,5 +339,5 @@ def _parsed_call(
 
 
 def _only(names: Any) -> str | None:
-    """The name of a column; generators give several."""
+    """The single name of a column; generators have several."""
     return names[0] if len(names) == 1 else None

@@ -1,15 +1,15 @@
-"""What Spark's errors say, in a few lines: a failed job tells it below a hundred of others."""
+"""The causes of Spark's errors, in a few lines: a failed job prints them below a hundred others."""
 
 from __future__ import annotations
 
 import re
 
-#: What stands before what a cause says: its class in the JVM.
+#: The prefix of a cause: its class in the JVM.
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
 
 
 def in_words(error: BaseException) -> str:
-    """What an error says, without the stack of the JVM: of each cause what it says itself.
+    """The messages of an error and its causes, without the stack of the JVM.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def in_words(error: BaseException) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     end = next(n for n, line in enumerate(lines) if line.startswith(("\tat ", "JVM stacktrace:")))
     causes = [line for line in lines[end:] if line.startswith("Caused by: ")]
-    # Of a call into the JVM nothing is told above the stack that its causes do not tell.
+    # For a call into the JVM, the text above the stack only repeats the causes.
     if not (causes and text.startswith("An error occurred while calling")):
         causes = [" ".join(line.removeprefix(": ") for line in lines[:end]), *causes]
     return "; ".join(dict.fromkeys(_CLASS.sub("", line).strip() for line in causes))

@@ -2,8 +2,8 @@
 
     a path  =  the table delta.`path`
 
-so that one way to read, to write and to ask serves both. Nothing of Delta is imported: it is on
-Spark's class path, or it is not.
+So one way to read, to write and to look up serves both. The module imports nothing of Delta, which
+is on Spark's class path or absent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UPGRADE = (
 )
 #: The remedy for a table whose commits only its catalog knows.
 CATALOG = "Start Spark with the catalog that manages it, and give its name in this catalog"
-#: What a session needs.
+#: The setup of a session that uses Delta.
 SETUP = (
     "start Spark with --packages io.delta:delta-spark_4.2_2.13:4.4.0, "
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
@@ -52,8 +52,8 @@ def identifier(table: str | PathLike[str]) -> str:
     Parameters
     ----------
     table : str or path
-        A name, in backticks where it has to be; or a path, which is a `Path` or has a slash
-        outside of backticks.
+        A name, in backticks if SQL needs them; or a path, which is a `Path` or has a slash outside
+        of backticks.
 
     Examples
     --------
@@ -69,12 +69,12 @@ def identifier(table: str | PathLike[str]) -> str:
 
 
 def delta_table(spark: SparkSession, name: str) -> DeltaTable | None:
-    """What a table is now; None if there is no such table.
+    """The present state of a table; None if the table is absent.
 
     Raises
     ------
     ValueError
-        If it is no Delta table, or Spark knows nothing of Delta.
+        If it is no Delta table, or the session has no Delta.
     """
     if "DeltaCatalog" not in (spark.conf.get("spark.sql.catalog.spark_catalog", None) or ""):
         raise ValueError(f"this Spark session knows no Delta tables: {SETUP}")
@@ -106,10 +106,10 @@ def unknown_feature(error: BaseException) -> str | None:
     'Unsupported Delta read feature: table "t" requires new'
     """
     text = in_words(error)
-    if "dynamodb" in text.lower():  # Delta looks for this coordinator in any case.
+    if "dynamodb" in text.lower():  # Delta always looks for this coordinator.
         return "it has coordinated commits, and this session has no coordinator"
-    found = _UNKNOWN.search(text)
-    return None if found is None else text[found.end():].splitlines()[0].strip().rstrip(".")
+    match = _UNKNOWN.search(text)
+    return None if match is None else text[match.end():].splitlines()[0].strip().rstrip(".")
 
 
 def refusal(spark: SparkSession, name: str, error: BaseException) -> tuple[str, str] | None:

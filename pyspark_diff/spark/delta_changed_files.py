@@ -45,7 +45,7 @@ _NEW_FILES = frozenset({
     "CREATE TABLE AS SELECT", "DELETE", "MERGE", "RESTORE", "STREAMING UPDATE", "TRUNCATE",
     "UPDATE", "WRITE",
 })
-#: Settings by which Spark reads no rows from files that it cannot read.
+#: Settings with which Spark reads no rows from files that it cannot read.
 _INCOMPLETE = "spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"
 
 
@@ -70,11 +70,11 @@ def changed_files(
     ----------
     spark : SparkSession
     name : str
-        Of the table, as SQL names it.
+        The name of the table in SQL.
     first, last : int
         The commits, both included. The last one is the newest of the table, or has its columns.
     table_id : str, optional
-        The id of the table, to notice that its name stands for a table of another catalog.
+        The id of the table, to detect that its name refers to a table of another catalog.
 
     Returns
     -------

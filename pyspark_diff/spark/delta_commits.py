@@ -93,11 +93,11 @@ def actions_of(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 def since(commits: Iterable[Commit], version: int) -> list[Commit] | None:
     """The commits from a version on, the oldest first; None if the log no longer has that one."""
-    found: list[Commit] = []
+    listed: list[Commit] = []
     for commit in commits:
-        found.append(commit)
+        listed.append(commit)
         if commit.version <= version:
-            return found[::-1]
+            return listed[::-1]
     return None
 
 
@@ -115,14 +115,14 @@ def since_own(commits: Iterable[Commit], sink: str) -> list[Commit] | None:
     list of Commit or None
         The oldest first; None if the log no longer has the last commit of the sink.
     """
-    found: list[Commit] = []
+    listed: list[Commit] = []
     begin = None
     for commit in commits:
-        found.append(commit)
+        listed.append(commit)
         if begin is None and commit.entries.get("sink") == sink:
             begin = int(commit.entries.get("after", commit.version))
         if begin is not None and commit.version <= begin:
-            return found[::-1]
+            return listed[::-1]
     return None
 
 

@@ -1,10 +1,11 @@
 """Delta tables whose files are on this machine, read and merged into without Spark.
 
-    changes(f, l)  =  what the change data feed has of the versions f to l
+    changes(f, l)  =  the rows of the change data feed of versions f to l
 
-A statement of Spark over a Delta table takes a second or more, however little it reads. The library
-``deltalake``, where it is installed, takes some hundredths for the same files. It is asked only for
-what it is known to do as Spark does; of all else there is None, and Spark is asked.
+A statement of Spark over a Delta table takes a second or more, even for few rows. The library
+``deltalake``, if installed, takes some hundredths for the same files. The functions use it only for
+operations that are known to have Spark's result. For all others they return None, and Spark does
+the work.
 """
 
 from __future__ import annotations
@@ -35,47 +36,47 @@ _Found = TypeVar("_Found")
 
 _logger = logging.getLogger("pyspark_diff")
 
-#: The oldest version of deltalake that is used. Earlier ones of 1.6 refuse the merge of a file with
+#: The oldest supported version of deltalake. Earlier ones of 1.6 refuse the merge of a file with
 #: more than 8,192 rows, as if several updates had the same key.
 _LIBRARY_MIN = 1, 6, 6
-#: How a row was changed, and by which version of the table.
+#: The columns for the kind of a row's change, and for the version that made it.
 KIND, VERSION = "_change_type", "_commit_version"
-#: What tables may have: features for readers, and for writers.
+#: Features of a table that are known here: those for readers, and those for writers.
 _READ = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck"})
 _WRITTEN = _READ | {"appendOnly", "changeDataFeed", "invariants"}
-#: Features of readers by which the folder of a table still has its log.
+#: Features of readers with which the folder of a table still has its log.
 _LOGGED = _READ | {
     "columnMapping", "typeWidening", "typeWidening-preview", "v2Checkpoint", "variantType",
     "variantType-preview", "variantShredding", "variantShredding-preview",
 }
-#: Features and properties of tables whose newest commits, or all, may be elsewhere.
+#: Features and properties of tables that may have their newest commits, or all, elsewhere.
 _ELSEWHERE = ("redirect", "coordinatedCommits", "catalogManaged", "catalogOwned")
-#: Properties of tables that change nothing in how they are merged into.
+#: Properties of tables that have no effect on merges.
 _PROPERTIES = frozenset(
     f"delta.{name}" for name in (
         "checkpointInterval", "deletedFileRetentionDuration", "enableChangeDataFeed",
         "enableDeletionVectors", "logRetentionDuration",
     )
 )
-#: Types of which both write the same files, and of which a key is the same to both.
+#: Types for which both libraries write the same files and compare keys in the same way.
 _KEYS = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType, T.StringType,
     T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
 )
-#: Types of partition columns whose text in the log has one meaning, in each time zone.
+#: Types of partition columns whose text in the log has one meaning, in every time zone.
 _PARTITIONS = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.StringType, T.DateType,
 )
 _VALUES = (*_KEYS, T.FloatType, T.DoubleType)
 #: The metadata of a column whose values Spark pads, by its type in SQL.
 _CHAR, _FIXED_WIDTH = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"\bchar\(")
-#: Python's own errors that stand for files that are gone or are not what they should be, columns
-#: that are not there, and what the library does not know yet.
+#: Python's own errors for missing or damaged files, missing columns, and operations that the
+#: library lacks.
 _FAILURES = (OSError, ValueError, KeyError, RuntimeError)
 
 
 class DeltaFiles:
-    """A version of a Delta table: that which was the last one when this was made.
+    """A version of a Delta table: the last one at the time of construction.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ class DeltaFiles:
         self.partitions = list(metadata.partition_columns)
         self._reader = frozenset(protocol.reader_features or ())
         self._writer = frozenset(protocol.writer_features or ())
-        # What these versions stand for shows in properties and columns.
+        # The features of versions up to 4 appear in properties and columns.
         self._writes = protocol.min_writer_version <= 4 or self._writer
 
     def log_reason(self) -> str | None:
@@ -103,11 +104,13 @@ class DeltaFiles:
             name.removeprefix("delta.") for name in self.properties
         }
         elsewhere = sorted(name for name in names if name.startswith(_ELSEWHERE))
-        found = elsewhere or sorted(self._reader - _LOGGED)
-        return f"its log may be elsewhere, as the table has {', '.join(found)}" if found else None
+        features = elsewhere or sorted(self._reader - _LOGGED)
+        if not features:
+            return None
+        return f"its log may be elsewhere, as the table has {', '.join(features)}"
 
     def changes(self, names: Sequence[str], first: int, most: int) -> pa.Table | None:
-        """What the versions since one have changed: the columns, `KIND` and `VERSION`.
+        """The changed rows since a version: the columns, `KIND` and `VERSION`.
 
         Parameters
         ----------
@@ -116,13 +119,13 @@ class DeltaFiles:
         first : int
             The first of these versions.
         most : int
-            Rows.
+            The largest number of rows.
 
         Returns
         -------
         pyarrow.Table or None
-            None if Spark has to be asked: there are more rows, the changes of a version are not
-            recorded, or something else happened to the table than that rows came and went.
+            None if Spark has to read them: there are more rows, a version has no record of its
+            changes, or the table had changes other than insertions and removals of rows.
         """
         columns = Schema(T.StructType([self.struct[name] for name in names])).arrow()
 
@@ -205,11 +208,12 @@ class DeltaFiles:
     def _commit_info(self, version: int) -> dict[str, Any]:
         """The description of a commit; empty if its writer has not left one."""
         actions = self.actions(version)
-        found = (action["commitInfo"] for action in actions if "commitInfo" in action)
-        return next(found, {})
+        infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
+        return next(infos, {})
 
     def mark(self, version: int) -> str | None:
-        """What tells a commit from another one with its number; None if it is no longer known."""
+        """A mark that distinguishes a commit from another one with its number; None if the log has
+        lost it."""
         try:
             info = self._commit_info(version)
         except (OSError, ValueError):
@@ -226,10 +230,11 @@ class DeltaFiles:
             ]
         except (OSError, ValueError):
             return False
-        return any(one.get("partitionColumns", []) != self.partitions for one in metadata)
+        return any(entry.get("partitionColumns", []) != self.partitions for entry in metadata)
 
     def can_be_merged_into(self, key: Sequence[str]) -> bool:
-        """Whether `merge` does the same as a merge by Spark, also to the rows that it copies."""
+        """Whether `merge` has the same result as a merge by Spark, also for the rows that it
+        copies."""
         def check() -> bool:
             self._refuse(self._merge_reason(key))
             return True
@@ -277,12 +282,12 @@ class DeltaFiles:
         return _or_none(operator, str(self._folder), ask)
 
     def last_number(self, owner: str) -> int:
-        """The number of the last commit that a writer has made; -1 if there is none."""
-        found = self._table.transaction_version(owner)
-        return -1 if found is None else int(found)
+        """The number of a writer's last commit; -1 if it has none."""
+        last = self._table.transaction_version(owner)
+        return -1 if last is None else int(last)
 
     def among(self, rows: pa.Table, key: Sequence[str]) -> pa.Table | None:
-        """Those keys of some rows that the table has; None if Spark has to be asked."""
+        """The keys of some rows that the table has; None if Spark has to look them up."""
         layout = Schema(self.struct).layout(key)
         kinds = Schema(self.struct).arrow(key).types
 
@@ -296,24 +301,24 @@ class DeltaFiles:
         )
         if there is None:
             return None
-        # More than a table has rows, so that of a sum both parts can be told.
+        # The weight exceeds the number of rows of a table, so that a sum determines both parts.
         many = 1 << 40
         sums = consolidate(concat([keys(there, 1), keys(rows, -many)])).updates
         diffs = sums.diffs()
-        found = sums.take((diffs < 0) & (diffs > -many))
-        return pa.table(layout.decode(found), names=list(key))
+        both = sums.take((diffs < 0) & (diffs > -many))
+        return pa.table(layout.decode(both), names=list(key))
 
     def merge(
         self, rows: pa.Table, key: Sequence[str], kind: str, owner: str, number: int,
         metadata: Mapping[str, str] | None = None,
     ) -> bool:
-        """Merge rows by a key, in one commit that has a writer's name and number; in none if they
-        change nothing.
+        """Merge rows by a key, in one commit that has a writer's name and number. Without changes
+        there is no commit.
 
         Parameters
         ----------
         rows : pyarrow.Table
-            The columns of the table, each key once, and what becomes of it.
+            The columns of the table, each key once, and the kind of its change.
         key : sequence of str
         kind : str
             The column that says "insert", "update" or "delete".
@@ -325,14 +330,14 @@ class DeltaFiles:
         Returns
         -------
         bool
-            Whether it was done. Where it was and the answer was lost, Spark does nothing after it,
-            as the number tells.
+            Whether the merge was done. If it was done and the answer was lost, a later merge by
+            Spark has no effect, as the number is the same.
         """
         from deltalake import ColumnProperties, WriterProperties
         from deltalake.transaction import CommitProperties, Transaction
 
         names = [name for name in rows.column_names if name != kind]
-        # Names are the table's own only where it is written.
+        # The source uses generated names; the table's names appear only as targets.
         source = rows.rename_columns(
             [f"_{names.index(name)}" if name != kind else "kind" for name in rows.column_names]
         )
@@ -343,7 +348,8 @@ class DeltaFiles:
             for name in key
         )
         values = {quoted(name): ours[name] for name in names if name not in key}
-        # Bounds that are rounded, or leave NaN out, would let readers leave out files.
+        # With rounded bounds, or bounds without NaN, readers would skip files that have matching
+        # rows.
         bounds = not any(_is_rounded(field.dataType) for field in self.struct.fields)
         writer = WriterProperties(default_column_properties=ColumnProperties(
             statistics_enabled="CHUNK" if bounds else "NONE"
@@ -428,7 +434,8 @@ def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
 
 @lru_cache(maxsize=1)
 def _library_reason() -> str | None:
-    """Why the installed deltalake is not used; None if it is used. An old version is a warning."""
+    """The reason not to use the installed deltalake; None if it is used. An old version causes a
+    warning."""
     try:
         import deltalake
     except ImportError:  # It is part of an extra.
@@ -463,28 +470,28 @@ def _or_none(operator: str, path: str, ask: Callable[[], _Found]) -> _Found | No
 
 
 def _is_of_library(error: BaseException) -> bool:
-    """Whether deltalake or Arrow raises such an error, or reading what is in a log.
+    """Whether an error comes from deltalake, from Arrow, or from reading a log.
 
-    What else is raised is a mistake in what asks them, which Spark's answer would only hide.
+    Any other error is a mistake of the caller, which a fallback to Spark would hide.
     """
     from deltalake.exceptions import DeltaError
 
-    # Rust's own kinds of errors have no class in Python: they are plain ones of `Exception`, and a
-    # panic is of a class that cannot be imported.
+    # Errors of Rust have no class of their own in Python: they are plain instances of `Exception`,
+    # and a panic has a class that cannot be imported.
     return isinstance(error, (DeltaError, pa.ArrowException, *_FAILURES)) or (
         type(error) is Exception or type(error).__name__ == "PanicException"
     )
 
 
 def _is_rounded(kind: T.DataType) -> bool:
-    """Whether deltalake writes bounds of a column that are not those of its values."""
+    """Whether deltalake writes bounds of a column that differ from those of its values."""
     return isinstance(kind, (T.FloatType, T.DoubleType)) or (
         isinstance(kind, T.DecimalType) and kind.precision > 15
     )
 
 
 def _up_to(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first batches, until there are so many rows."""
+    """The first batches, until they have that many rows."""
     for batch in batches:
         yield batch
         rows -= batch.num_rows

@@ -1,9 +1,9 @@
-"""Column expressions as plain values, by which another process finds the same ones again.
+"""Column expressions as plain values, which another process can compare with its own.
 
     expression_parts(c) = expression_parts(d)  =>  c and d compute the same
 
-where they call no Python function, of which only the name is told. It may not be so the other way
-round: ``a + b`` and ``b + a`` differ.
+if they call no Python function, which appears by its name only. The converse may be false: ``a +
+b`` and ``b + a`` differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import Column
 
 from pyspark_diff.spark.jvm import expression_json, is_classic, sql_of
 
-#: An object of the JVM that has nothing to show but its address.
+#: An object of the JVM that is shown by its address only.
 _OBJECT = re.compile(r"@[0-9a-f]{5,8}\b")
 #: A variable of a function in an expression.
 _VARIABLE = re.compile(r"\bx_\d+\b")
@@ -25,22 +25,22 @@ _VARIABLE = re.compile(r"\bx_\d+\b")
 def expression_parts(
     column: Column, named: Callable[[str], str] = str
 ) -> tuple[object, tuple[str, ...]]:
-    """A column expression as plain values that another process finds again; nothing is run.
+    """A column expression as plain values that are the same in another process; nothing runs.
 
-    Without the places where it was written, and with the numbers of columns and of variables of
-    functions in the order in which they come.
+    The values have no source positions. Columns and variables of functions have numbers in the
+    order of their first use.
 
     Parameters
     ----------
     column : Column
         Classic or Connect.
     named : callable
-        What is told of the name of a column that Spark has yet to look up.
+        The replacement of a column name that Spark has yet to resolve.
 
     Returns
     -------
     tuple of (object, tuple of str)
-        The values, and the names of Python functions of which nothing but their types is known.
+        The values, and the names of Python functions, whose types only are known.
 
     Examples
     --------
@@ -49,24 +49,24 @@ def expression_parts(
     >>> same(F.col("n") + 1, F.col("n") + 1), same(F.lit(1), F.lit("1"))
     (True, False)
     """
-    found = _Parts(named)
+    walker = _Parts(named)
     if not is_classic(column):
-        return found.connect(column._expr), tuple(found.functions)
+        return walker.connect(column._expr), tuple(walker.functions)
     text = expression_json(column)
     if text is None:
-        return found.sql(column), tuple(found.functions)
-    parts = found.classic(json.loads(text))
-    if found.hidden:
-        parts = [parts, found.sql(column)]
-    return parts, tuple(found.functions)
+        return walker.sql(column), tuple(walker.functions)
+    parts = walker.classic(json.loads(text))
+    if walker.hidden:
+        parts = [parts, walker.sql(column)]
+    return parts, tuple(walker.functions)
 
 
 class _Parts:
-    """What is found in one expression. It holds state: which numbers have come."""
+    """The parts of one expression. It has state: the numbers so far."""
 
     def __init__(self, named: Callable[[str], str]):
         self.functions: list[str] = []
-        #: Whether there are values that are shown by their address.
+        #: Whether some values are shown by their address.
         self.hidden = False
         self._named = named
         self._numbers: dict[object, int] = {}
@@ -75,9 +75,9 @@ class _Parts:
         return self._numbers.setdefault(name, len(self._numbers))
 
     def classic(self, part: Any) -> object:
-        """A part of the JSON that Spark has for an expression."""
+        """A part of Spark's JSON of an expression."""
         if isinstance(part, list):
-            return [self.classic(one) for one in part]
+            return [self.classic(item) for item in part]
         if isinstance(part, str):
             self.hidden |= _OBJECT.search(part) is not None
             return _OBJECT.sub("", part)
@@ -86,21 +86,21 @@ class _Parts:
         if "jvmId" in part:
             return self._number((part["id"], part["jvmId"]))
         kind = str(part.get("class", "")).rpartition(".")[2]
-        found = {name: self.classic(value) for name, value in part.items()}
+        fields = {name: self.classic(value) for name, value in part.items()}
         if kind == "PythonUDF":
             self.functions.append(str(part.get("name")))
         if kind == "UnresolvedNamedLambdaVariable":
-            found["nameParts"] = self._number(part["nameParts"])
+            fields["nameParts"] = self._number(part["nameParts"])
         if kind == "UnresolvedAttribute":
-            found["nameParts"] = self._attribute(str(part["nameParts"]))
-        return found
+            fields["nameParts"] = self._attribute(str(part["nameParts"]))
+        return fields
 
     def _attribute(self, parts: str) -> str:
         first, comma, rest = parts[1:-1].partition(", ")
         return f"[{self._named(first)}{comma}{rest}]"
 
     def sql(self, column: Column) -> object:
-        """The expression as SQL, for those that Spark has no other text for."""
+        """The expression as SQL, if its JSON is incomplete or absent."""
         text = sql_of(column)
         for name in re.findall(r"`((?:[^`]|``)+#\d+)`", text):
             text = text.replace(f"`{name}`", f"`{self._named(name)}`")
@@ -109,22 +109,22 @@ class _Parts:
     def connect(self, part: Any) -> object:
         """A part of an expression on Connect."""
         if isinstance(part, (list, tuple)):
-            return [self.connect(one) for one in part]
+            return [self.connect(item) for item in part]
         # The classes themselves cannot be imported where Connect is not installed.
         kinds = {kind.__name__ for kind in type(part).__mro__}
         kind = type(part).__name__
         if not kinds & {"Expression", "PythonUDF", "JavaUDF"}:
             return part
-        found = {
+        fields = {
             name: self.connect(value) for name, value in vars(part).items() if name != "origin"
         }
-        if found.get("_plan_id") is not None:
-            found["_plan_id"] = self._number(("plan", part._plan_id))
+        if fields.get("_plan_id") is not None:
+            fields["_plan_id"] = self._number(("plan", part._plan_id))
         if kind == "ColumnReference":
-            found["_unparsed_identifier"] = self._reference(part._unparsed_identifier)
+            fields["_unparsed_identifier"] = self._reference(part._unparsed_identifier)
         if kind == "UnresolvedNamedLambdaVariable":
-            found["_name_parts"] = self._number(tuple(part._name_parts))
-        return [kind, found]
+            fields["_name_parts"] = self._number(tuple(part._name_parts))
+        return [kind, fields]
 
     def _reference(self, name: str) -> str:
         if not name.startswith("`"):

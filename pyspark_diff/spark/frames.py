@@ -27,9 +27,9 @@ from pyspark_diff.spark.schema import (
 )
 from pyspark_diff.spark.values import OPAQUE, filled
 
-#: The letters that have a meaning in a pattern of paths.
+#: The letters with a meaning in a pattern of paths.
 _PATTERN = frozenset("{}[]*?\\")
-#: So many rows are taken to the driver to be read once.
+#: The largest number of rows that the driver collects in order to evaluate a frame once.
 FEW_ROWS = 200_000
 
 
@@ -62,7 +62,7 @@ def literal_path(path: str) -> str:
 
 
 def check_format(format: str, struct: T.StructType) -> None:
-    """Refuse names that a format of files cannot have.
+    """Refuse column names that a file format cannot have.
 
     Raises
     ------
@@ -71,8 +71,8 @@ def check_format(format: str, struct: T.StructType) -> None:
     if format.lower() == "orc" and "`" in struct.simpleString():
         raise SchemaError(
             "ORC has no names with a backtick: Spark writes another name, and reads null. Rename "
-            f"the column or field, toDF or withColumnRenamed, or name another format; the columns "
-            f"are {struct.simpleString()}"
+            "the column or field with toDF or withColumnRenamed, or take another format. The "
+            f"columns are {struct.simpleString()}"
         )
 
 
@@ -117,7 +117,7 @@ def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -
 
 
 def arrow_table(frame: DataFrame) -> pa.Table:
-    """PySpark's `toArrow`, also of null variants and geometries, which it fails at.
+    """PySpark's `toArrow`, also for null variants and geometries, for which PySpark fails.
 
     The parts of a null variant are null.
 
@@ -128,8 +128,8 @@ def arrow_table(frame: DataFrame) -> pa.Table:
     """
     if not any(contains(field.dataType, OPAQUE) for field in frame.schema.fields):
         return frame.toArrow()
-    # Python objects, which `collect` makes, have no dates outside the years 1 to 9999. PySpark only
-    # fails at a cast of the parts of a null to parts that are never null.
+    # `collect` would make Python objects, which have no dates outside the years 1 to 9999.
+    # PySpark's only failure is the cast of the parts of a null to non-null parts.
     source: Any = frame
     if is_classic_frame(frame):
         batches = source._collect_as_arrow(empty_list_if_zero_records=False)
@@ -143,7 +143,8 @@ def arrow_table(frame: DataFrame) -> pa.Table:
 def map_tables(
     frame: DataFrame, function: Callable[[pa.Table], pa.Table], schema: T.StructType
 ) -> DataFrame:
-    """A function of tables on each batch of a frame; its errors come back as they were raised."""
+    """A function of tables on each batch of a frame; the driver raises its errors with their
+    class."""
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_to_text():
             for batch in batches:
@@ -161,12 +162,12 @@ def update_struct(schema: Schema, time_type: TimeType) -> T.StructType:
 
 
 def template(spark: SparkSession, schema: Schema, time_type: TimeType) -> DataFrame:
-    """A frame of update rows without any row, to try an operator on when it is defined."""
+    """An empty frame of update rows, for the analysis of an operator when it is defined."""
     return frame_of_no_rows(spark, update_struct(schema, time_type))
 
 
 def frame_digest(frame: DataFrame) -> tuple[str, tuple[str, ...]]:
-    """What the rows of a frame are, in whichever order they come; it takes one job.
+    """A digest of the rows of a frame, independent of their order; it takes one job.
 
     Returns
     -------
@@ -184,7 +185,7 @@ def frame_digest(frame: DataFrame) -> tuple[str, tuple[str, ...]]:
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     left = tuple(name for name, kind in kinds.items() if "map<" in kind.simpleString())
     names = [name for name in kinds if name not in left]
-    # A null leaves a hash as it is, so that it has to be told where they are.
+    # A null does not change a hash, so the positions of nulls are hashed too.
     hashed = [*map(column, names), *(column(name).isNull() for name in kinds)]
     hashes = [F.xxhash64(F.lit(seed), *hashed).cast("decimal(20,0)") for seed in (0, 1)]
     (row,) = frame.select(*(value.alias(f"h{i}") for i, value in enumerate(hashes))).agg(
@@ -194,9 +195,9 @@ def frame_digest(frame: DataFrame) -> tuple[str, tuple[str, ...]]:
 
 
 def few(frame: DataFrame) -> pa.Table | None:
-    """The rows of a frame that has few; None of one that has more than `FEW_ROWS`.
+    """The rows of a small frame; None for a frame with more than `FEW_ROWS` rows.
 
-    What is done with them after that needs no job that reads them again.
+    Later work on the rows then needs no job.
     """
     table = run_job(frame.sparkSession, lambda: arrow_table(frame.limit(FEW_ROWS + 1)))
     return table if table.num_rows <= FEW_ROWS else None

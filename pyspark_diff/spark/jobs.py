@@ -1,11 +1,11 @@
 """Spark jobs that Ctrl-C ends.
 
-    whoever waits for a job is interrupted  ==>  the job is cancelled, and the interrupt goes on
-    and if Spark is still planning it then  ==>  it is cancelled when it begins
+    a wait for a job is interrupted  ==>  the job is cancelled, and the interrupt is raised
+    Spark is still planning the job  ==>  it is cancelled when it begins
 
-PySpark reads the answer of the JVM in the thread that asks for it. An interrupt that meets the
-reading cannot use the connection, which is waiting for that answer, so the job runs on, with all
-of its tasks. So a job has a thread of its own here, and the one that waits is free to cancel it.
+PySpark reads the answer of the JVM in the calling thread. An interrupt of that read cannot use the
+connection, which waits for the answer, so the job and all its tasks run on. Here a job has its own
+thread, and the waiting thread is free to cancel it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pyspark.sql import SparkSession, is_remote
 
 from pyspark_diff.spark.jvm import add_tag, cancel_tag, cancels_all, has_context
 
-#: Seconds for which a cancelled job is waited for. One that is still being planned has to be
-#: cancelled again, also when nobody waits any more.
+#: Seconds to wait for a cancelled job, and between two cancellations. A job that Spark is still
+#: planning has to be cancelled again, also after the wait.
 PATIENCE, AGAIN = 1.5, 0.03
-#: Seconds between two looks at whether a job is still wanted: each takes some microseconds.
+#: Seconds between two checks whether a job is still needed: each takes some microseconds.
 EVERY = 0.02
 
 T = TypeVar("T")
@@ -37,16 +37,16 @@ T = TypeVar("T")
 def run_job(
     spark: SparkSession, job: Callable[[], T], check: Callable[[], None] = lambda: None
 ) -> T:
-    """What a function gives that runs Spark jobs; they are cancelled if the wait is cut short.
+    """The result of a function that runs Spark jobs. An interrupted wait cancels the jobs.
 
     Parameters
     ----------
     spark : SparkSession
-        Its session. What this thread has set for its jobs, such as a pool, holds for them too.
+        The session of the jobs. Local properties of this thread, such as a pool, apply to them.
     job : callable
         Called in a thread of its own.
     check : callable
-        Called again and again while the job runs; what it raises ends the wait.
+        Called repeatedly while the job runs; an error that it raises ends the wait.
 
     Examples
     --------
@@ -87,58 +87,58 @@ def inheriting_thread(
     spark: SparkSession, run: Callable[[], T], answer: Future[T], *, name: str | None = None,
     daemon: bool | None = None,
 ) -> threading.Thread:
-    """A thread that hands on what the one that starts it has set for its Spark jobs.
+    """A thread that inherits the local properties of its creator for Spark jobs.
 
     Parameters
     ----------
     spark : SparkSession
     run : callable
     answer : Future
-        Is given what ``run`` gives or raises; always, also if a session that was stopped meanwhile
-        takes nothing over.
+        Receives the result or the error of ``run``, also if the session was stopped meanwhile and
+        has no properties to inherit.
     name : str, optional
     daemon : bool, optional
     """
 
-    def told() -> None:
+    def answered() -> None:
         try:
             answer.set_result(run())
         except BaseException as error:
             answer.set_exception(error)
 
     if not is_remote() and not has_context():
-        # There is nothing to inherit; what runs says that Spark was stopped.
-        return threading.Thread(target=told, name=name, daemon=daemon)
-    return _Inheriting(told, answer, session=spark, name=name, daemon=daemon)
+        # There is nothing to inherit; ``run`` reports that Spark was stopped.
+        return threading.Thread(target=answered, name=name, daemon=daemon)
+    return _Inheriting(answered, answer, session=spark, name=name, daemon=daemon)
 
 
 class _Inheriting(InheritableThread):
-    """Its answer comes, whatever happens before the target is called."""
+    """It sets the answer even if an error occurs before the call of the target."""
 
     def __init__(self, target: Callable[[], None], answer: Future[T], **how: object):
         super().__init__(target, **how)  # type: ignore[arg-type]
-        self._told = answer
+        self._answer = answer
 
     def run(self) -> None:
         try:
             super().run()
         except BaseException as error:
-            if self._told.done():
+            if self._answer.done():
                 raise
-            self._told.set_exception(error)
+            self._answer.set_exception(error)
 
 
 @contextmanager
 def cancelling_nothing() -> Iterator[None]:
-    """Around a wait for something that Ctrl-C shall not end; the wait it does.
+    """Within the context, Ctrl-C interrupts the wait and cancels no job.
 
-    PySpark's handler of the signal cancels all jobs. One of the user stays.
+    PySpark's handler of the signal cancels all jobs. A handler of the user stays.
     """
     before = None
     if threading.current_thread() is threading.main_thread():
-        found = signal.getsignal(signal.SIGINT)
-        if cancels_all(found):
-            before = found
+        handler = signal.getsignal(signal.SIGINT)
+        if cancels_all(handler):
+            before = handler
     try:
         if before is not None:
             signal.signal(signal.SIGINT, signal.default_int_handler)

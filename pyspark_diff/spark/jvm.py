@@ -2,7 +2,7 @@
 context of Spark with the jobs that are no frames.
 
 Functions of a frame or a context also work over Spark Connect, unless their docstring says
-"classic". The modules that look into expressions (`pyspark_diff.spark.calls`, `taken` and
+"classic". The modules that inspect expressions (`pyspark_diff.spark.calls`, `taken` and
 `expression_parts`) call `is_classic` first.
 """
 
@@ -26,7 +26,7 @@ from pyspark.sql.utils import get_active_spark_context
 
 from pyspark_diff.spark.sent import sent
 
-#: Functions whose value changes with the evaluation, the day or the session, as plans show them.
+#: Functions whose value depends on the evaluation, the day or the session, by their names in plans.
 _NAMES = re.compile(
     r"\b(rand|randn|random|uuid|shuffle|randstr|uniform|monotonically_increasing_id|"
     r"spark_partition_id|input_file_name|input_file_block_start|input_file_block_length|"
@@ -38,9 +38,9 @@ _CLOCK = re.compile(
     r"(?<![.\w])(current_timestamp|current_date|current_time|localtimestamp)\b(?!\s*\()",
     re.IGNORECASE,
 )
-#: Without case: Spark shows one of them as SPARK_PARTITION_ID.
+#: The pattern ignores case: Spark shows one of the names as SPARK_PARTITION_ID.
 _UNSTABLE = re.compile(_NAMES.pattern[:-2] + r"\(", re.IGNORECASE)
-#: Reads the clock if it has no argument.
+#: A function that reads the clock if it has no argument.
 _NO_ARGUMENT = re.compile(r"\b(unix_timestamp)\s*\(\s*\)", re.IGNORECASE)
 _NODE = re.compile(r"^[\s:|+\-]*(?:\(\d+\) )?'?([A-Z]\w+)")
 
@@ -66,11 +66,11 @@ _VIEW = re.compile(r"\bView \((`[^,]+`), \[")
 
 _MOST_CASES = 8
 
-#: Whether Spark gives up the buckets of tables. One thread at a time says that it does not.
+#: The setting by which Spark ignores the buckets of tables. One thread at a time may change it.
 _GIVES_UP = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
 _planning = threading.Lock()
 
-#: What an operator of a classic frame asks its other side for.
+#: The attribute that an operator of a classic frame reads from its other side.
 JVM_FRAME = "_jdf"
 
 
@@ -85,7 +85,7 @@ class Plan:
     unstable : tuple of str
         Expressions whose value is not a function of the row.
     alias : str or None
-        What the frame was called with `alias`.
+        The name that `alias` gave the frame.
     sessions : bool
         Whether an expression is ``session_window``, which only an aggregate of Spark merges.
     outside : tuple of str
@@ -121,7 +121,7 @@ def analysed_plan(frame: DataFrame) -> Plan:
         text = _whole_text(analysed)
         # The clock counts as deterministic in Spark, which reads it once a query.
         clock = analysed.containsPattern(sql_class("catalyst.trees.TreePattern").CURRENT_LIKE())
-        # A plan is deterministic if its expressions are and the plans below it.
+        # A plan is deterministic if its expressions and the plans below it are.
         unstable = _named(text) if clock or not analysed.deterministic() else ()
         if _RANDOM_VECTOR.search(text):
             unstable = (*unstable, "aes_encrypt with an initialisation vector of Spark")
@@ -131,21 +131,22 @@ def analysed_plan(frame: DataFrame) -> Plan:
     else:
         extended = frame._explain_string(extended=True)  # type: ignore[operator]
         text = extended.split("== Analyzed Logical Plan ==")[-1].split("== Optimized")[0]
-        # The section opens with a line of column names and types.
+        # The section starts with a line of column names and types.
         text = "\n".join(text.strip().splitlines()[1:])
-        told = sent(frame)
-        called = {name for name in told.functions if _UNSTABLE.match(f"{name}(")} | told.random
+        request = sent(frame)
+        called = {name for name in request.functions if _UNSTABLE.match(f"{name}(")}
+        called |= request.random
         if _RANDOM_VECTOR.search(text):
             called.add("aes_encrypt with an initialisation vector of Spark")
-        called |= told.bare & {"unix_timestamp"}
-        for one in told.texts:
-            calls = _UNSTABLE.findall(one) + _NO_ARGUMENT.findall(one)
+        called |= request.bare & {"unix_timestamp"}
+        for sql in request.texts:
+            calls = _UNSTABLE.findall(sql) + _NO_ARGUMENT.findall(sql)
             called.update(name.lower() for name in calls)
-            # In SQL the clock needs no brackets; a column of that name goes before it.
-            called.update(name for name in _CLOCK.findall(one) if f"{name}#" not in text)
+            # In SQL the clock needs no brackets; a column of that name has priority.
+            called.update(name for name in _CLOCK.findall(sql) if f"{name}#" not in text)
         unstable = tuple(sorted(called))
-        # Of all else the server tells, in a text that is cut and no syntax.
-        elsewhere = not told.whole or any(_NAMES.search(one) for one in told.texts)
+        # For all other parts there is only the server's text, which is truncated and no syntax.
+        elsewhere = not request.whole or any(map(_NAMES.search, request.texts))
         if not unstable and elsewhere and _UNSTABLE.search(text):
             unstable = _named(text)
         variable, subquery = _VARIABLE.search(text), _SUBQUERY.search(text)
@@ -164,7 +165,7 @@ def analysed_plan(frame: DataFrame) -> Plan:
 
 
 def _whole_text(plan: Any) -> str:
-    """The text of a plan with all columns: Spark's own text shows 25 of a list."""
+    """The text of a plan with all columns: Spark's own text shows 25 columns of a list."""
     text = str(plan.toString())
     if " more fields" not in text:
         return text
@@ -175,18 +176,17 @@ def _whole_text(plan: Any) -> str:
 
 
 def _named(text: str) -> tuple[str, ...]:
-    """What is not deterministic in a plan, of which some is: the text only serves to name it, as
-    long plans are cut, and column names may look like calls."""
-    found = tuple(dict.fromkeys(name.lower() for name in _UNSTABLE.findall(text)))
-    return found or ("an expression that Spark marks as non-deterministic",)
+    """The names of the non-deterministic expressions in a plan that has some. The text serves only
+    for the names, as Spark truncates long plans and column names may look like calls."""
+    names = tuple(dict.fromkeys(name.lower() for name in _UNSTABLE.findall(text)))
+    return names or ("an expression that Spark marks as non-deterministic",)
 
 
 def frame_of_no_rows(spark: SparkSession, struct: T.StructType) -> DataFrame:
-    """A frame without any row, in whose session names are looked up from now on.
+    """An empty frame, whose session becomes the active one for the look-up of names.
 
-    As `createDataFrame` makes it, which on classic takes three times as long: it moves the rows,
-    of which there are none, to the JVM. Each operator of a program asks for such a frame when it
-    is written.
+    `createDataFrame` makes the same frame, but on classic takes three times as long, to move zero
+    rows to the JVM. Each operator of a program needs such a frame when it is written.
 
     Examples
     --------
@@ -203,9 +203,10 @@ def frame_of_no_rows(spark: SparkSession, struct: T.StructType) -> DataFrame:
 
 
 def needs_job(frame: DataFrame) -> bool:
-    """Whether Spark runs a job for the rows of a frame, and does not know them when it has planned.
+    """Whether Spark runs a job for the rows of a frame, so that planning alone does not provide
+    them.
 
-    Over Connect, where nobody knows, it is taken to run one.
+    Over Connect the answer is yes, as the client has no plan.
     """
     if not hasattr(frame, "_jdf"):
         return True
@@ -213,16 +214,16 @@ def needs_job(frame: DataFrame) -> bool:
 
 
 def leaves_of(frame: DataFrame) -> list[Any]:
-    """What an analysed plan reads. Nothing is planned; over Connect nobody knows."""
+    """The leaves of an analysed plan. Nothing is planned; over Connect the list is empty."""
     if not hasattr(frame, "_jdf"):
         return []
     return items_of(frame._jdf.queryExecution().analyzed().collectLeaves())
 
 
 def optimised_plan(frame: DataFrame) -> Any:
-    """What Spark makes of a classic frame before it chooses how to run it; nothing is run.
+    """The optimised logical plan of a classic frame; nothing runs.
 
-    None for a frame that Spark will fail on.
+    None for a frame whose optimisation fails.
     """
     try:
         return frame._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
@@ -231,30 +232,30 @@ def optimised_plan(frame: DataFrame) -> Any:
 
 
 def reads_buckets(frame: DataFrame, buckets: int) -> bool:
-    """Whether a frame reads a table of so many buckets of Spark. Nothing is planned.
+    """Whether a frame reads a table with this number of Spark's buckets. Nothing is planned.
 
-    Over Connect, where nobody knows, it does not.
+    Over Connect the answer is no, as the client has no plan.
     """
     for leaf in leaves_of(frame):
         if kind_of(leaf) == "LogicalRelation" and kind_of(leaf.relation()) == "HadoopFsRelation":
-            found = leaf.relation().bucketSpec()
-            if found.isDefined() and found.get().numBuckets() == buckets:
+            buckets_of = leaf.relation().bucketSpec()
+            if buckets_of.isDefined() and buckets_of.get().numBuckets() == buckets:
                 return True
     return False
 
 
 def planned_by_bucket(mapped: DataFrame, key: int, buckets: int) -> bool:
-    """Plan a classic frame that `mapInArrow` gave, tables being read a bucket a task; gives whether
-    the function is given the rows by the hash of a key.
+    """Plan a classic frame of `mapInArrow` so that each task reads one bucket of its table. Return
+    whether the function receives the rows partitioned by the hash of a key.
 
-    Spark gives up the buckets of a table where nothing in a plan asks for them, and a function
-    cannot ask. When it runs, the frame keeps the plan that it has from here.
+    Spark ignores the buckets of a table if no operator of a plan requires them, and a function
+    cannot require them. The frame keeps this plan when it runs.
 
     Parameters
     ----------
     mapped : DataFrame
     key : int
-        Columns of the key, the first of those that the function takes.
+        The number of columns of the key, which come first in the function's input.
     buckets : int
     """
     conf = mapped.sparkSession._jsparkSession.conf()  # type: ignore[attr-defined]
@@ -268,24 +269,24 @@ def planned_by_bucket(mapped: DataFrame, key: int, buckets: int) -> bool:
                 conf.unset(_GIVES_UP)
             else:
                 conf.set(_GIVES_UP, before)
-    found = plan.outputPartitioning()
-    if kind_of(plan) != "MapInArrowExec" or kind_of(found) != "HashPartitioning":
+    placed = plan.outputPartitioning()
+    if kind_of(plan) != "MapInArrowExec" or kind_of(placed) != "HashPartitioning":
         return False
-    by, columns = items_of(found.expressions()), items_of(plan.child().output())
+    by, columns = items_of(placed.expressions()), items_of(plan.child().output())
     return (
-        found.numPartitions() == buckets and len(by) == key <= len(columns)
-        and all(one.semanticEquals(given) for one, given in zip(by, columns))
+        placed.numPartitions() == buckets and len(by) == key <= len(columns)
+        and all(part.semanticEquals(column) for part, column in zip(by, columns))
     )
 
 
-#: What a task does: given its number and what comes to it, which is to be taken to its end.
+#: The work of a task: a function of its number and its input, which it has to read to the end.
 Task = Callable[[int, Iterable[Any]], Iterator[Any]]
 
 
 def collected(
     spark: SparkSession, count: int, task: Task, moved: tuple[int, Task] | None = None
 ) -> list[Any]:
-    """What so many tasks give, to which nothing comes.
+    """The results of tasks without input.
 
     Parameters
     ----------
@@ -294,21 +295,21 @@ def collected(
     count : int
     task : callable
     moved : tuple of (int, callable), optional
-        So many tasks of another kind, for which the first give pairs of a number and bytes. Then
-        the result is theirs.
+        The number and the function of a second kind of tasks. The first tasks return pairs of a
+        second task's number and bytes, and the result comes from the second tasks.
     """
-    made = spark.sparkContext.parallelize([], count).mapPartitionsWithIndex(task)
+    results = spark.sparkContext.parallelize([], count).mapPartitionsWithIndex(task)
     if moved is not None:
         buckets, then = moved
-        made = _exchanged(made, buckets).mapPartitionsWithIndex(then)
-    return made.collect()
+        results = _exchanged(results, buckets).mapPartitionsWithIndex(then)
+    return results.collect()
 
 
-def _exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
-    """Bytes moved to the partition that each of them names, of so many.
+def _exchanged(routed: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
+    """Bytes moved to the partition of their numbers.
 
-    It is `RDD.partitionBy` without what that does to single records: here each has its frame, and
-    may have megabytes, of which that would gather a thousand.
+    `RDD.partitionBy` would gather a thousand records into one batch. Here each record may have
+    megabytes, so each has a frame of its own.
     """
 
     def framed(pairs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
@@ -316,7 +317,7 @@ def _exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
             yield pack_long(bucket)
             yield data
 
-    keyed: Any = made.mapPartitions(framed)
+    keyed: Any = routed.mapPartitions(framed)
     keyed._bypass_serializer = True
     java, context = keyed.ctx._jvm, keyed.ctx
     pairs = java.PairwiseRDD(keyed._jrdd.rdd()).asJavaPairRDD()
@@ -325,25 +326,26 @@ def _exchanged(made: RDD[tuple[int, bytes]], buckets: int) -> RDD[bytes]:
 
 
 def has_context() -> bool:
-    """Whether a context is there: none is over Connect, if the server is not of this process."""
+    """Whether this process has a context. A client of Connect has none if the server is another
+    process."""
     return SparkContext._active_spark_context is not None
 
 
 def settings_given() -> dict[str, str] | None:
-    """The settings of the context, or those that a launcher has merged; None if Spark has yet to
-    merge them."""
+    """The settings of the context, or the settings that a launcher has merged; None before Spark
+    merges them."""
     context = SparkContext._active_spark_context
     if context is not None:
         return dict(context.getConf().getAll())
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
-    # Launched by spark-submit: the JVM runs and has merged everything that was given.
+    # Launched by spark-submit: the JVM runs and has merged all settings.
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 
 
 def live_settings(spark: SparkSession) -> Any:
-    """The settings of a classic session that were set: a map of the JVM that changes with them.
+    """The explicit settings of a classic session: a map of the JVM that changes with them.
 
     None over Connect.
     """
@@ -352,7 +354,7 @@ def live_settings(spark: SparkSession) -> Any:
 
 
 def copied_map(settings: Any) -> Any:
-    """A map of the JVM with the content that another one has now."""
+    """A copy of a map of the JVM."""
     return class_called("java.util.HashMap")(settings)
 
 
@@ -366,14 +368,14 @@ def only_keys(settings: Any, names: Iterable[str]) -> dict[str, str]:
 
 
 def values_unless_set(names: Iterable[str]) -> dict[str, str]:
-    """The values of settings in a session that sets none, for those that this Spark knows."""
+    """The default values of settings, for those that this version of Spark has."""
     entries = getattr(sql_class("internal.SQLConf$"), "MODULE$")
-    found = {name: entries.getConfigEntry(name) for name in names}
-    return {name: str(e.defaultValueString()) for name, e in found.items() if e is not None}
+    known = {name: entries.getConfigEntry(name) for name in names}
+    return {name: str(e.defaultValueString()) for name, e in known.items() if e is not None}
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """So many tasks a classic session's cluster runs at once."""
+    """The number of tasks that the cluster of a classic session runs at once."""
     return int(spark.sparkContext.defaultParallelism)
 
 
@@ -382,12 +384,12 @@ def add_tag(spark: SparkSession, tag: str) -> None:
     if is_remote():
         spark.addTag(tag)
     else:
-        # A classic session knows its own tags only in the thread that has set them.
+        # A classic session has its own tags only in the thread that has set them.
         spark.sparkContext.addJobTag(tag)
 
 
 def cancel_tag(spark: SparkSession, tag: str) -> None:
-    """Cancel all jobs so marked."""
+    """Cancel all jobs with a mark."""
     if is_remote():
         spark.interruptTag(tag)
     else:
@@ -400,8 +402,8 @@ def cancels_all(handler: object) -> bool:
 
 
 def query_of(frame: DataFrame) -> str | None:
-    """The id of the streaming query whose batch a frame is; None if it is of none, and over
-    Connect, where nobody knows."""
+    """The id of the streaming query whose micro-batch a frame is; None for any other frame, and
+    over Connect."""
     if not hasattr(frame, "_jdf"):
         return None
     return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or None
@@ -417,21 +419,21 @@ def scala_version(context: SparkContext) -> str:
     return context._jvm.scala.util.Properties.versionNumberString()  # type: ignore[union-attr]
 
 
-#: By gateway, classes that were loaded. Py4J finds methods by the name of a class, so that a second
-#: class of one name, from another loader, would be mistaken for the first.
+#: Loaded classes, by gateway. Py4J finds methods by the name of a class, so it would mistake a
+#: second class of one name, from another loader, for the first.
 _loaded: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
 def instance(context: SparkContext, name: str, jar: Path) -> Any:
-    """A new object of a class that takes a SparkContext; None if the class is nowhere.
+    """A new object of a class that takes a SparkContext; None if the class is missing.
 
     Parameters
     ----------
     context : SparkContext
     name : str
-        Of the class. One on the class path is taken; else the one in the jar.
+        Name of the class. A class on the class path has priority over one in the jar.
     jar : Path
-        Need not exist. It stays open from then on.
+        The file may be absent. It stays open after the call.
     """
     java: Any = context._jvm
     gateway: Any = context._gateway
@@ -446,9 +448,9 @@ def instance(context: SparkContext, name: str, jar: Path) -> Any:
             urls = gateway.new_array(java.java.net.URL, 1)
             urls[0] = java.java.io.File(str(jar)).toURI().toURL()
             loaded[name] = java.java.net.URLClassLoader(urls, loader).loadClass(name)
-    given = gateway.new_array(java.java.lang.Object, 1)
-    given[0] = context._jsc.sc()  # type: ignore[attr-defined]
-    return loaded[name].getConstructors()[0].newInstance(given)
+    arguments = gateway.new_array(java.java.lang.Object, 1)
+    arguments[0] = context._jsc.sc()  # type: ignore[attr-defined]
+    return loaded[name].getConstructors()[0].newInstance(arguments)
 
 
 def is_classic(column: Column) -> bool:
@@ -457,12 +459,12 @@ def is_classic(column: Column) -> bool:
 
 
 def is_classic_frame(frame: DataFrame) -> bool:
-    """Whether a frame is one. A column would have every attribute that it is asked for."""
+    """Whether a frame is classic. A test of a column would fail, as it returns every attribute."""
     return hasattr(frame, "_jdf")
 
 
 def node_of(column: Column) -> Any:
-    """What a classic column has for its expression: a tree of nodes of columns."""
+    """The tree of column nodes of a classic column."""
     return column._jc.node()  # type: ignore[operator]
 
 
@@ -473,25 +475,25 @@ def expression_of(column: Column) -> Any:
 
 
 def column_of(expression: Any, make: Callable[[Any], Column]) -> Column:
-    """Spark's own expression as a classic column, of the class that makes it."""
+    """Spark's own expression as a classic column, made by `make`."""
     return columns_of([expression], make)[0]
 
 
 def columns_of(expressions: Iterable[Any], make: Callable[[Any], Column]) -> tuple[Column, ...]:
-    """The same of several, for which the JVM is asked for the class once."""
+    """`column_of` for several expressions, with one look-up of the class in the JVM."""
     to_column = sql_class("classic.ExpressionUtils").column
-    return tuple(make(to_column(one)) for one in expressions)
+    return tuple(make(to_column(expression)) for expression in expressions)
 
 
 def expression_json(column: Column) -> str | None:
     """A classic column as Spark's own JSON of its expression tree; nothing is analysed or run.
 
-    SQL text is parsed, so that it looks as a column that was written in Python does.
+    SQL text is parsed, so that it has the same form as a column of Python code.
 
     Returns
     -------
     str or None
-        A list of nodes, each in front of its children; None on Connect, or if Spark cannot tell.
+        A list of nodes, each before its children; None on Connect, or if Spark has no JSON.
 
     Examples
     --------
@@ -500,18 +502,18 @@ def expression_json(column: Column) -> str | None:
     """
     if not is_classic(column):
         return None
-    # The JSON of a CASE has each of its branches twice, so that nested ones would double it.
+    # The JSON of a CASE has each of its branches twice, so each level of nesting would double it.
     if column._jc.toString().upper().count("CASE") > _MOST_CASES:  # type: ignore[operator]
         return None
     try:
         return expression_of(column).toJSON()
     except (Py4JError, TypeError):
-        # An object of this name is no part of Spark's public interface.
+        # This object is no part of Spark's public interface, so it may be missing.
         return None
 
 
 def sql_of(column: Column) -> str:
-    """A classic column as SQL, or as Spark shows it where it has none for it."""
+    """A classic column as SQL, or in Spark's display form if it has no SQL."""
     try:
         return str(expression_of(column).sql())
     except Py4JError:
@@ -525,15 +527,15 @@ def attributes_by_id(frame: DataFrame) -> Any:
 
 
 def sql_class(name: str) -> Any:
-    """A class of Spark SQL, by its name in there."""
+    """A class of Spark SQL, by its name within the package."""
     return class_called(f"org.apache.spark.sql.{name}")
 
 
 def class_called(name: str) -> Any:
     """A class of the JVM, by its full name.
 
-    In one piece: of ``jvm.org.apache.spark`` the JVM is asked dot by dot what it is, and looks for
-    a class of that name in each of Spark's 300 jars before it calls it a package.
+    One look-up of the full name: for ``jvm.org.apache.spark`` Py4J looks each part up. The JVM then
+    searches for a class of that name in all of Spark's 300 jars before it reports a package.
     """
     context: Any = get_active_spark_context()
     return getattr(context._jvm, name)
@@ -576,9 +578,9 @@ def frame_of_plan(plan: Any, spark: SparkSession) -> DataFrame:
 
 
 def copied_session(spark: SparkSession) -> SparkSession:
-    """A classic session with the settings, functions and temporary views that another one has now.
+    """A classic session with a copy of another one's settings, functions and temporary views.
 
-    Later changes of one are not seen by the other.
+    Later changes of one session do not affect the other.
     """
     session = spark._jsparkSession.cloneSession()  # type: ignore[attr-defined]
     return SparkSession(spark.sparkContext, session)
@@ -598,23 +600,23 @@ def scala_sequence(values: Iterable[Any]) -> Any:
 
 
 def parsed_plan(text: str, spark: SparkSession) -> Any:
-    """The logical plan of a text, before Spark resolves its names."""
+    """The logical plan of SQL text, before Spark resolves its names."""
     state = spark._jsparkSession.sessionState()  # type: ignore[attr-defined]
     return state.sqlParser().parsePlan(text)
 
 
 def runs_a_command(plan: Any) -> bool:
-    """Whether a parsed plan does something else than return rows, such as to write a table."""
+    """Whether a parsed plan has another effect than to return rows, such as writing a table."""
     logical = "org.apache.spark.sql.catalyst.plans.logical."
     classes = [loaded_class(logical + name) for name in ("Command", "ParsedStatement")]
     classes.append(loaded_class("org.apache.spark.sql.catalyst.plans.logical.CompoundBody"))
 
-    def found(node: Any) -> bool:
-        return any(one.isInstance(node) for one in classes) or any(
-            map(found, items_of(node.children()))
+    def has_one(node: Any) -> bool:
+        return any(kind.isInstance(node) for kind in classes) or any(
+            map(has_one, items_of(node.children()))
         )
 
-    return found(plan)
+    return has_one(plan)
 
 
 def sql_text(expression: Any) -> str | None:
@@ -625,15 +627,15 @@ def sql_text(expression: Any) -> str | None:
         return None
 
 
-#: By gateway, a function of Scala from an expression to the class names in its tree.
+#: A function of Scala from an expression to the class names in its tree, by gateway.
 _tree_names: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def _names_in_tree() -> Any:
     """The function that `expression_classes` maps over expressions.
 
-    It is put together from method handles, so that the JVM walks the trees: a call of the JVM for
-    each node would take longer than the analysis.
+    The function is composed of method handles, so that the JVM walks the trees: a call of the JVM
+    for each node would take longer than the analysis.
     """
     context: Any = get_active_spark_context()
     if context._gateway not in _tree_names:
@@ -660,22 +662,24 @@ def _names_in_tree() -> Any:
 
 
 def expression_classes(plan: Any) -> dict[str, Any]:
-    """The full names of the classes of all expressions in a plan, with an operator that has one."""
-    names, found, nodes = _names_in_tree(), {}, [plan]
+    """The full names of the classes of all expressions in a plan, each with an operator that has
+    it."""
+    names, operators, nodes = _names_in_tree(), {}, [plan]
     while nodes:  # without recursion: plans may be deeper than Python's stack
         node = nodes.pop()
         nodes.extend(items_of(node.children()))
         text = str(node.expressions().flatMap(names).distinct().mkString(" "))
-        found.update(dict.fromkeys(text.split(), node))
-    return found
+        operators.update(dict.fromkeys(text.split(), node))
+    return operators
 
 
 def called_name(plan: Any, name: str) -> str:
-    """The function that an expression of a class is in SQL, if it is in an operator."""
+    """The SQL function of a class of expressions in an operator; the name of the class without
+    one."""
     expressions = items_of(plan.expressions())
     while expressions:
-        one = expressions.pop()
-        if str(one.getClass().getName()) == name:
-            return str(one.prettyName())
-        expressions.extend(items_of(one.children()))
+        expression = expressions.pop()
+        if str(expression.getClass().getName()) == name:
+            return str(expression.prettyName())
+        expressions.extend(items_of(expression.children()))
     return name

@@ -1,4 +1,5 @@
-"""The door of the JVM to tables: folders, metadata and logs of the tables that a catalog names.
+"""The part of the door to the JVM for tables: folders, metadata and logs of the tables in a
+catalog.
 
 Over Connect these functions return None.
 """
@@ -28,9 +29,9 @@ def described_table(leaf: Any) -> tuple[str, str] | None:
             leaf.table().getClass().getName()) else provider
     if kind != "LogicalRelation":
         return None
-    found, relation = leaf.catalogTable(), leaf.relation()
-    if found.isDefined():
-        table = found.get()
+    entry, relation = leaf.catalogTable(), leaf.relation()
+    if entry.isDefined():
+        table = entry.get()
         provider = table.provider()
         return (
             str(table.identifier().unquotedString()),
@@ -38,7 +39,7 @@ def described_table(leaf: Any) -> tuple[str, str] | None:
         )
     if not hasattr(relation, "location"):
         return None
-    paths = [str(one.toString()) for one in items_of(relation.location().rootPaths())]
+    paths = [str(path.toString()) for path in items_of(relation.location().rootPaths())]
     provider = "delta" if "Delta" in kind_of(relation) else str(relation.fileFormat().toString())
     return ", ".join(paths), provider.lower()
 
@@ -77,7 +78,7 @@ def delta_log(spark: SparkSession, name: str) -> DeltaLog | None:
     ----------
     spark : SparkSession
     name : str
-        As SQL has it.
+        The name in SQL.
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
@@ -103,7 +104,7 @@ def delta_rows(
     table : DeltaLog
     version : int
     files : iterable of str
-        The actions that add the files, as the log has them.
+        The actions of the log that add the files.
     spark : SparkSession
     """
     log = table.log
@@ -153,7 +154,8 @@ def _delta_snapshot(table: DeltaLog, version: int) -> Any:
 
 
 def _defaults(owner: Any, method: str, number: int) -> list[Any]:
-    """The default values of a Scala method from a parameter on; versions have more or fewer."""
+    """The default values of a Scala method from a parameter on; their number depends on the
+    version."""
     values: list[Any] = []
     while True:
         try:
@@ -163,16 +165,17 @@ def _defaults(owner: Any, method: str, number: int) -> list[Any]:
 
 
 def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
-    """The URL of a table's folder; None if the table is of another provider, or is unknown here.
+    """The URL of a table's folder; None if the table has another provider, or is unknown in this
+    session.
 
-    Nothing of the table is read, which `DESCRIBE` would do.
+    The function does not read the table, while `DESCRIBE` would.
 
     Parameters
     ----------
     spark : SparkSession
-        None is known of a Connect client's.
+        A session of Connect has no answer.
     name : str
-        As SQL has it; a path is a table whose database is the provider.
+        The name in SQL; a path is a table whose database is the provider.
     provider : str
     """
     session = getattr(spark, "_jsparkSession", None)
@@ -187,9 +190,9 @@ def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
             path = class_called("org.apache.hadoop.fs.Path")(table.table())
             system = path.getFileSystem(state.newHadoopConf())
             return str(path.makeQualified(system.getUri(), system.getWorkingDirectory()).toUri())
-        found = state.catalog().getTableMetadata(table)
-        if found.provider().isEmpty() or found.provider().get().lower() != provider:
+        described = state.catalog().getTableMetadata(table)
+        if described.provider().isEmpty() or described.provider().get().lower() != provider:
             return None
-        return str(found.location())
-    except (Py4JError, PySparkException):  # there is none, or it is in a catalog of another kind
+        return str(described.location())
+    except (Py4JError, PySparkException):  # the table is missing, or in a catalog of another kind
         return None

@@ -2,10 +2,10 @@
 
     mentions(c, names)  ==>  c takes a column with one of the names, if a frame has one
 
-A classic session analyses a whole expression in a tenth of a millisecond, so the library asks it.
-A Connect server writes a stack trace into its log for each failed analysis, so its client looks
-first. Some names need the look on classic too: without a column `user`, Spark reads ``user`` as the
-function, and the analysis succeeds.
+A classic session analyses a whole expression in a tenth of a millisecond, so the library asks it. A
+Connect server writes a stack trace into its log for each failed analysis, so its client checks
+first. Some names need the check on classic too: without a column `user`, Spark reads ``user`` as
+the function, and the analysis succeeds.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BARE_FUNCTIONS = frozenset(
 )
 
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-#: A word of SQL text that is no function, and no part of what stands in front of it.
+#: A word of SQL text that is no function, and no field of the preceding name.
 _WORD = re.compile(r"(?<![\w.`])(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*))(?!\w|\s*\()(\.?)")
-#: Words that SQL has in expressions, which may be those of columns: of these nothing is said.
+#: Words of SQL's expressions, which may also be names of columns: the answer for them is no.
 _KEYWORDS = frozenset(
     "all and any array as asc between both by case cast collate date day days desc distinct div "
     "double else end escape exists false filter first float following for from hour hours ignore "
@@ -42,14 +42,14 @@ _KEYWORDS = frozenset(
 
 
 def mentions(column: Column, names: Collection[str]) -> bool:
-    """Whether an expression surely takes a column with one of the names, also under an alias.
+    """Whether an expression certainly uses a column with one of the names, also under an alias.
 
     Parameters
     ----------
     column : Column
-        The answer for a classic one covers `BARE_FUNCTIONS` only.
+        The answer for a classic column covers `BARE_FUNCTIONS` only.
     names : collection of str
-        Of columns; with a dot at the end, of what something is taken, as of an alias.
+        Names of columns; with a final dot, names that qualify others, as an alias does.
 
     Examples
     --------
@@ -64,26 +64,25 @@ def mentions(column: Column, names: Collection[str]) -> bool:
 
 
 def references(column: Column) -> list[str] | None:
-    """The columns that an expression of a Connect client takes, as it names them; None for a
+    """The columns in an expression of a Connect client, by the expression's names; None for a
     classic one."""
     return None if is_classic(column) else list(_references(column._expr))
 
 
 def names_there(frame: DataFrame) -> set[str]:
-    """The names of a frame's columns and the aliases in it; of a classic frame `BARE_FUNCTIONS`
-    only."""
+    """The names of a frame's columns and its aliases; for a classic frame `BARE_FUNCTIONS` only."""
     if is_classic_frame(frame):
         return {name.lower() for name in frame.columns} & BARE_FUNCTIONS
-    found = [f"{one._alias}." for one in _plans(frame._plan) if _kind(one) == "SubqueryAlias"]
+    names = [f"{plan._alias}." for plan in _plans(frame._plan) if _kind(plan) == "SubqueryAlias"]
     for field in frame.schema:
-        found.append(field.name)
+        names.append(field.name)
         if not isinstance(field.dataType, (T.NumericType, T.DatetimeType, T.StringType)):
-            found.append(f"{field.name}.")
-    return {name.lower() for name in found}
+            names.append(f"{field.name}.")
+    return {name.lower() for name in names}
 
 
 def first_part(name: str) -> tuple[str, bool]:
-    """The part of a name in front of its first dot, without quotes, and whether there is more.
+    """The part of a name before its first dot, without quotes, and whether more parts follow.
 
     Examples
     --------
@@ -102,7 +101,7 @@ def _with_dot(name: str, more: bool) -> str:
 
 
 def _classic_names(column: Column) -> set[str]:
-    """The names without a qualifier in a classic expression."""
+    """The unqualified names in a classic expression."""
     text = expression_json(column)
     if text is None:
         return set(re.findall(r"\w+", str(column).lower()))
@@ -121,7 +120,7 @@ def _classic_names(column: Column) -> set[str]:
 def _references(node: Any) -> Iterator[str]:
     if _kind(node) == "ColumnReference":
         yield node._unparsed_identifier
-    for child in _within(node, "Expression"):
+    for child in _instances(node, "Expression"):
         yield from _references(child)
 
 
@@ -134,13 +133,13 @@ def _names_in(node: Any) -> Iterator[str]:
         for ticked, plain, dot in _WORD.findall(_QUOTED.sub("''", node._expr)):
             if ticked or plain.lower() not in _KEYWORDS:
                 yield _with_dot(ticked.replace("``", "`") or plain, bool(dot))
-    for child in _within(node, "Expression"):
+    for child in _instances(node, "Expression"):
         yield from _names_in(child)
 
 
 def _plans(plan: Any) -> Iterator[Any]:
     yield plan
-    for child in _within(plan, "LogicalPlan"):
+    for child in _instances(plan, "LogicalPlan"):
         yield from _plans(child)
 
 
@@ -149,10 +148,10 @@ def _kind(node: Any) -> str:
     return type(node).__name__
 
 
-def _within(value: Any, base: str) -> Iterator[Any]:
-    """What is of a class in the attributes of an object, or in sequences there."""
-    for one in value if isinstance(value, (list, tuple)) else vars(value).values():
-        if isinstance(one, (list, tuple)):
-            yield from _within(one, base)
-        elif any(kind.__name__ == base for kind in type(one).__mro__):
-            yield one
+def _instances(value: Any, base: str) -> Iterator[Any]:
+    """The attributes of an object that have a class, also in sequences."""
+    for item in value if isinstance(value, (list, tuple)) else vars(value).values():
+        if isinstance(item, (list, tuple)):
+            yield from _instances(item, base)
+        elif any(kind.__name__ == base for kind in type(item).__mro__):
+            yield item

@@ -1,8 +1,8 @@
 """The normal form of values: equal values have one form.
 
-Spark groups `-0.0` with `0.0`, and two maps with the same entries in whichever order. In normal
-form zeros have no sign, and maps have their entries in the order of their keys. So an expression
-that distinguishes the forms, such as ``CAST(x AS STRING)`` or ``map_keys(m)[0]``, has one value::
+Spark groups `-0.0` with `0.0`, and two maps with the same entries in any order. In normal form
+zeros have no sign, and maps have their entries in the order of their keys. So an expression that
+distinguishes the forms, such as ``CAST(x AS STRING)`` or ``map_keys(m)[0]``, has one value::
 
     x == y   =>   normal_form(x) and normal_form(y) are alike
 """

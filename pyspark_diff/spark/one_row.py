@@ -25,7 +25,8 @@ _EXPRESSIONS = f"{_SPARK}catalyst.expressions."
 #: Aggregates: `pyspark_diff.expressions.aggregate_functions` lists the maintained ones.
 _AGGREGATES = f"{_EXPRESSIONS}aggregate."
 
-#: By the part of the package after `_EXPRESSIONS`. A version of Spark need not have each class.
+#: Names of classes, by the part of the package after `_EXPRESSIONS`. A version of Spark may lack
+#: some.
 _CLASSES = {
     "": """
         Abs Acos Acosh Add AddMonths AesDecrypt AesEncrypt Alias And ApplyFunctionExpression
@@ -120,7 +121,7 @@ _CLASSES = {
         XPathBoolean XPathDouble XPathFloat XPathInt XPathList XPathLong XPathShort
         XPathString""",
 }
-#: Functions of users that are in other packages, and a check of rows of a table's changes.
+#: Functions of users in other packages, and a check of the rows of a table's changes.
 _ELSEWHERE = (
     "catalyst.analysis.SQLScalarFunction", "catalyst.analysis.SQLFunctionExpression",
     "hive.HiveSimpleUDF", "hive.HiveGenericUDF",
@@ -206,7 +207,7 @@ FUNCTIONS = frozenset("""
 """.split())
 #: A call in SQL text.
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\(")
-#: The class of a function, as Spark describes those of its registry.
+#: The class of a function in Spark's description of its registry.
 _BUILT_IN = re.compile(r"^Class:\s+org\.apache\.spark\.sql\.catalyst\.")
 #: Full names of the classes.
 ONE_ROW = frozenset(
@@ -222,7 +223,7 @@ def is_one_row(name: str) -> bool:
     >>> is_one_row("org.apache.spark.sql.catalyst.expressions.Add"), is_one_row("vendor.Add")
     (True, False)
     """
-    # An object of Scala has the name of its class and a mark, and so has a class without a name.
+    # The name of a Scala object is that of its class and a mark, as for an anonymous class.
     plain = name.partition("$")[0]
     return plain in ONE_ROW or plain.startswith(_AGGREGATES)
 
@@ -230,8 +231,8 @@ def is_one_row(name: str) -> bool:
 def not_one_row(frame: DataFrame) -> tuple[str, ...]:
     """Names of the expressions of a plan that are not listed.
 
-    Over Connect the names of functions are compared, and a name that is not listed takes one or
-    two requests.
+    Over Connect the function compares names of functions, and each unlisted name takes one or two
+    requests.
 
     Examples
     --------
@@ -241,9 +242,9 @@ def not_one_row(frame: DataFrame) -> tuple[str, ...]:
     ('version',)
     """
     if not jvm.is_classic_frame(frame):
-        told = sent(frame)
-        called = {name.lower() for text in told.texts for name in _CALL.findall(text)}
-        unlisted = (told.functions | called) - FUNCTIONS
+        request = sent(frame)
+        called = {name.lower() for text in request.texts for name in _CALL.findall(text)}
+        unlisted = (request.functions | called) - FUNCTIONS
         return tuple(name for name in sorted(unlisted) if _is_built_in(frame.sparkSession, name))
     classes = jvm.expression_classes(jvm.analysed_of(frame))
     wrong = [name for name in classes if not is_one_row(name)]
@@ -251,7 +252,7 @@ def not_one_row(frame: DataFrame) -> tuple[str, ...]:
 
 
 def _is_built_in(spark: SparkSession, name: str) -> bool:
-    """Whether Spark brings a function of a name; users vouch for their own ones."""
+    """Whether a function is built into Spark; users vouch for their own functions."""
     quoted = f"`{name}`"
     if not spark.catalog.functionExists(quoted):
         return False  # a word of SQL, or a function of the protocol without a name in SQL

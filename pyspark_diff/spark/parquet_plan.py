@@ -1,10 +1,11 @@
-"""Which Parquet files Spark would read for a frame, and what it would do with their rows.
+"""The Parquet files that Spark would read for a frame, and its outputs and condition over their
+rows.
 
     rows of the frame  =  [outputs(row) for row in the rows of the files if condition(row)]
 
-for frames that are nothing but that: column choice over a scan of files whose list Spark has made
-already. There is no plan of this kind for anything else, such as tables in buckets or partitions,
-caches, formats of other libraries, and readings that are told to let errors pass.
+if the frame is only that: columns and a condition over a scan of files that Spark has listed
+already. All other frames have no plan of this kind, such as tables with buckets or partitions,
+caches, formats of other libraries, and reads that ignore errors.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from pyspark.sql import types as T
 
 from pyspark_diff.spark.jvm import items_of, kind_of, leaves_of, optimised_plan
 
-#: How Spark shows a file of a scan; the path is the file system's own name for it.
+#: Spark's text of a file of a scan, with the path of the file system.
 _FILE = re.compile(
     r"FileStatus\{path=file:(?://)?(/.*?); isDirectory=false; length=(\d+); .*?"
     r"modification_time=(\d+);"
 )
-#: Options of a reader that say which files are read, or nothing of what is in them; rows with old
-#: dates, which the last two are about, are told by the files themselves.
+#: Options of a reader that choose files, or have no effect on their rows. The last two are for old
+#: dates, which the files mark themselves.
 _OPTIONS = frozenset({
     "path", "paths", "basepath", "mergeschema", "modifiedafter", "modifiedbefore", "pathglobfilter",
     "recursivefilelookup", "serialization.format", "datetimerebasemode", "int96rebasemode",
 })
-#: Settings of a session under which Spark reads otherwise.
+#: Settings of a session that change Spark's reads.
 _SETTINGS = (
     "spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles",
     "spark.sql.parquet.fieldId.read.enabled",
@@ -39,12 +40,12 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class ScannedFile:
-    """A file as it was when Spark listed it.
+    """A file in its state when Spark listed it.
 
     Parameters
     ----------
     path : str
-        On this machine.
+        The path on this machine.
     size : int
         Bytes.
     modified : int
@@ -58,18 +59,18 @@ class ScannedFile:
 
 @dataclass(frozen=True)
 class ParquetPlan:
-    """What Spark would read for a frame.
+    """The reads of Spark for a frame.
 
     Parameters
     ----------
     files : tuple of ScannedFile
     struct : StructType
-        The columns that the files are said to have.
+        The declared columns of the files.
     outputs : tuple of str, or None
-        The columns of the frame, as Spark's own JSON of its expressions; None where they are those
-        of the files.
+        The columns of the frame, as Spark's JSON of their expressions; None for the columns of the
+        files.
     condition : str or None
-        Rows for which it is not true are left out.
+        The frame has only the rows for which it is true.
     """
 
     files: tuple[ScannedFile, ...]
@@ -85,14 +86,14 @@ class Declined(Exception):
 def parquet_plan(frame: DataFrame) -> ParquetPlan | None:
     """The plan of a frame; None if it reads no Parquet files, or over Connect.
 
-    Nothing is run, and no file is read.
+    The function runs no job and reads no file.
 
     Raises
     ------
     Declined
         If the frame is more than columns and a condition over Parquet files.
     """
-    # Asked before Spark has to plan: most of the other frames are told from it.
+    # This test comes before Spark has to plan, and excludes most other frames.
     if list(map(kind_of, leaves_of(frame))) != ["LogicalRelation"]:
         return None
     plan = optimised_plan(frame)
@@ -100,7 +101,7 @@ def parquet_plan(frame: DataFrame) -> ParquetPlan | None:
         return None
     outputs = condition = None
     if kind_of(plan) == "Project":
-        outputs = tuple(one.toJSON() for one in items_of(plan.projectList()))
+        outputs = tuple(column.toJSON() for column in items_of(plan.projectList()))
         plan = plan.child()
     if kind_of(plan) == "Filter":
         condition = plan.condition().toJSON()
@@ -142,16 +143,16 @@ def _check_plain(relation: Any) -> None:
 
 
 def _files(location: Any) -> tuple[ScannedFile, ...]:
-    """The files of a scan, asked for at once: there may be thousands."""
+    """The files of a scan, from one call of the JVM, as there may be thousands."""
     empty = location.partitionSchema().toSeq()
-    found: list[ScannedFile] = []
+    scanned: list[ScannedFile] = []
     for directory in items_of(location.listFiles(empty, empty)):
         files = directory.files()
-        told = [
+        listed = [
             ScannedFile(path, int(size), int(modified))
             for path, size, modified in _FILE.findall(files.mkString("\n"))
         ]
-        if len(told) != files.size():
+        if len(listed) != files.size():
             raise Declined("a file is not on a local disk, or its path has an unknown form")
-        found += told
-    return tuple(found)
+        scanned += listed
+    return tuple(scanned)

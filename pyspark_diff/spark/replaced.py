@@ -1,9 +1,9 @@
-"""Column expressions in which others stand in the place of some of their nodes.
+"""Column expressions with some of their nodes replaced.
 
     replaced(c, f)  =  c, where every node n, from the top down, for which f(n) is not None is f(n)
 
-A classic column has Spark's own expressions as nodes, and one of a Connect client objects of
-Python; there is a function for each, and nothing is analysed or run.
+The nodes of a classic column are Spark's own expressions, and those of a Connect client's column
+are objects of Python. Each kind has its own function, and nothing is analysed or run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from pyspark_diff.spark.jvm import (
 def replaced(
     column: Column, classic: Callable[[Any], Any], connect: Callable[[Any], Any]
 ) -> Column:
-    """A column expression in which some nodes are others; either function says None of the rest."""
+    """A column expression with some nodes replaced; either function returns None for the other
+    nodes."""
     make: Any = type(column)
     if is_classic(column):
-        found = classic_replaced(expression_of(column), classic)
-        return column if found is None else column_of(found, make)
-    found = _connect_replaced(column._expr, connect)
-    return column if found is None else make(found)
+        expression = classic_replaced(expression_of(column), classic)
+        return column if expression is None else column_of(expression, make)
+    expression = _connect_replaced(column._expr, connect)
+    return column if expression is None else make(expression)
 
 
 def reads_variables(column: Column) -> bool:
@@ -57,37 +58,37 @@ def reads_variables(column: Column) -> bool:
 
 
 def classic_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
-    """The expression with nodes replaced; None if there was none."""
-    found = visited(node)
-    if found is not None:
-        return found
+    """The expression with nodes replaced; None if no node was."""
+    new_node = visited(node)
+    if new_node is not None:
+        return new_node
     children = items_of(node.children())
-    made = [classic_replaced(child, visited) for child in children]
-    if all(child is None for child in made):
+    new_children = [classic_replaced(child, visited) for child in children]
+    if all(child is None for child in new_children):
         return None
-    both = [old if new is None else new for old, new in zip(children, made)]
+    both = [old if new is None else new for old, new in zip(children, new_children)]
     return node.withNewChildren(class_called("org.apache.spark.api.python.PythonUtils").toSeq(both))
 
 
 def _connect_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
-    found = visited(node)
-    if found is not None:
-        return found
+    new_node = visited(node)
+    if new_node is not None:
+        return new_node
 
     def changed(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            made = [changed(one) for one in value]
-            kept = [old if new is None else new for old, new in zip(value, made)]
-            return None if all(one is None for one in made) else type(value)(kept)
+            parts = [changed(part) for part in value]
+            both = [old if new is None else new for old, new in zip(value, parts)]
+            return None if all(part is None for part in parts) else type(value)(both)
         # The classes themselves cannot be imported where Connect is not installed.
         known = any(kind.__name__ == "Expression" for kind in type(value).__mro__)
         return _connect_replaced(value, visited) if known else None
 
-    made = {name: changed(value) for name, value in vars(node).items()}
-    if all(value is None for value in made.values()):
+    attributes = {name: changed(value) for name, value in vars(node).items()}
+    if all(value is None for value in attributes.values()):
         return None
     result = copy(node)
-    for name, value in made.items():
+    for name, value in attributes.items():
         if value is not None:
             setattr(result, name, value)
     return result

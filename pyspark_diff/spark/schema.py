@@ -1,7 +1,7 @@
 """Schemas of collections, and the types a logical time may have.
 
-A collection's records are *data columns*; time and diff travel beside them in two columns of the
-library's own, ``__time`` and ``__diff``. For every time type::
+The records of a collection are *data columns*. Two columns of the library, ``__time`` and
+``__diff``, have the time and the diff of each record. For every time type::
 
     decode(encode(t)) == t      and      encode(s) <= encode(t)  iff  s <= t
 """
@@ -31,7 +31,7 @@ from pyspark_diff.errors import (
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.spark.settings import CASE, is_on
 
-#: The library's own columns; users never see them.
+#: The columns of the library, which users never see.
 TIME, DIFF = "__time", "__diff"
 
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -81,7 +81,7 @@ class Schema:
 
     @cached_property
     def _fields(self) -> dict[str, T.StructField]:
-        # A struct looks a name up by going through all of its fields.
+        # A look-up of a name in a struct goes through all of its fields.
         return {field.name: field for field in self.struct.fields}
 
     def field(self, name: str) -> T.StructField:
@@ -89,11 +89,11 @@ class Schema:
         return self._fields[name]
 
     def arrow_types(self) -> tuple[pa.DataType, ...]:
-        """Arrow types in order, as Spark hands columns to Python."""
+        """Arrow types in order, as Spark passes columns to Python."""
         return tuple(_arrow_type_of(field) for field in self.struct.fields)
 
     def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:
-        """Arrow schema of these columns, or of some of them in this order."""
+        """Arrow schema of all columns, or of the named columns in this order."""
         wanted = self.names if names is None else tuple(names)
         kinds = dict(zip(self.names, self.arrow_types()))
         return pa.schema([(name, kinds[name]) for name in wanted])
@@ -105,17 +105,17 @@ class Schema:
     def resolved(
         self, names: str | Sequence[str], what: str, spark: SparkSession
     ) -> tuple[str, ...]:
-        """The columns that a user means by some names, as ``spark.sql.caseSensitive`` says.
+        """The columns that some names mean under the setting ``spark.sql.caseSensitive``.
 
         Raises
         ------
         SchemaError
-            If there is none of a name, a column is named twice, or none is named.
+            If a name has no column, a column is named twice, or no name is given.
         """
         listed = [names] if isinstance(names, str) else names
         if not isinstance(listed, (list, tuple)) or not listed:
             raise SchemaError(f"{what} is a column name or a list of them, not {names!r}")
-        found: list[str] = []
+        columns: list[str] = []
         for name in listed:
             like = meant_by(name, self.names, spark)
             if not like:
@@ -123,14 +123,14 @@ class Schema:
                     f"there is no column {name!r} for {what}; the columns are "
                     f"{', '.join(self.names)}"
                 )
-            found += like
-        if len(set(found)) < len(found):
-            raise SchemaError(f"{what} names a column more than once: {', '.join(found)}")
-        return tuple(found)
+            columns += like
+        if len(set(columns)) < len(columns):
+            raise SchemaError(f"{what} names a column more than once: {', '.join(columns)}")
+        return tuple(columns)
 
     def layout(self, names: Iterable[str] | None = None) -> Layout:
-        """The layout of records with some columns. Two are equal if their bytes are, in the
-        normal form of `pyspark_diff.kernels.equality`.
+        """The layout of records with some columns. Two records are equal if their bytes are equal,
+        in the normal form of `pyspark_diff.kernels.equality`.
 
         Raises
         ------
@@ -143,14 +143,13 @@ class Schema:
             if contains(kind, T.UserDefinedType):
                 raise UnsupportedTypeError(
                     f"column {name!r} of type {kind.simpleString()} cannot be kept: a user-defined "
-                    "type has no equality in this library; drop it, or take the parts that you "
-                    "need as columns of Spark's own types"
+                    "type has no equality in this library. Drop the column, or take the parts "
+                    "that you need as columns of Spark's own types"
                 )
         return Layout(tuple(self.arrow(wanted).types))
 
     def layout_by(self, key: Sequence[str], stored: Sequence[str]) -> Layout:
-        """The same for records that are kept by a key, with their columns in a certain order,
-        those of the key first."""
+        """The layout of records that are stored by a key, with the columns of the key first."""
         layout = self.layout(key)
         if len(key) == len(self.names):
             return layout
@@ -164,9 +163,9 @@ class Schema:
         Parameters
         ----------
         names : iterable of str, optional
-            The columns that it compares; all of them if not given.
+            The columns that it compares. The default is all columns.
         use : {"key", "order", "join"}
-            Spark groups maps. It does not sort by them and does not join by them.
+            The use of the columns. Spark groups by maps, but does not sort or join by maps.
 
         Raises
         ------
@@ -187,7 +186,8 @@ class Schema:
         return ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in self.struct.fields)
 
     def same_types(self, other: "Schema") -> bool:
-        """Whether both have the same names and types, in the same order; nullability is let be."""
+        """Whether both have the same names and types, in the same order, regardless of
+        nullability."""
         return self.names == other.names and all(
             without_nullability(a) == without_nullability(b)
             for a, b in zip(self.types, other.types)
@@ -195,7 +195,7 @@ class Schema:
 
 
 def meant_by(name: object, known: Iterable[str], spark: SparkSession) -> list[str]:
-    """The columns that a user means by a name: as ``spark.sql.caseSensitive`` says.
+    """The columns that a name means under the setting ``spark.sql.caseSensitive``.
 
     Examples
     --------
@@ -206,14 +206,14 @@ def meant_by(name: object, known: Iterable[str], spark: SparkSession) -> list[st
     exact = [column for column in columns if column == name]
     if not isinstance(name, str):
         return exact
-    alike = [column for column in columns if column.lower() == name.lower()]
-    if len(alike) == len(exact):
-        return exact  # without asking Spark
-    return exact if case_matters(spark) else alike
+    any_case = [column for column in columns if column.lower() == name.lower()]
+    if len(any_case) == len(exact):
+        return exact  # the setting makes no difference
+    return exact if case_matters(spark) else any_case
 
 
 def case_matters(spark: SparkSession) -> bool:
-    """Whether names in another case are those of other columns."""
+    """Whether names that differ in case only are different columns."""
     return is_on(spark, CASE)
 
 
@@ -221,7 +221,7 @@ def parse_schema(schema: str | T.StructType) -> Schema:
     """A schema from a DDL string (``"src long, dst long"``) or a StructType.
 
     All columns become nullable: nothing checks the rows, and Spark would compute wrongly with a
-    null in a column that is said to have none.
+    null in a non-null column.
     """
     struct = _from_ddl(schema) if isinstance(schema, str) else schema
     if not isinstance(struct, T.StructType):
@@ -263,21 +263,22 @@ def from_arrow(schema: pa.Schema) -> T.StructType:
     return T.StructType(fields)
 
 
-#: Types of which none has a type in common with one of another line.
+#: Groups of types: two types of different groups have no common type.
 _APART: tuple[tuple[type[T.DataType], ...], ...] = (
     (T.NumericType,), (T.BooleanType,), (T.DateType, T.TimestampType, T.TimestampNTZType),
     (T.ArrayType,), (T.MapType,), (T.StructType,),
 )
 
 
-def apart(one: T.DataType, other: T.DataType) -> bool:
-    """Whether two types surely have none in common that Spark would take for both, as in a union.
+def lack_common_type(one: T.DataType, other: T.DataType) -> bool:
+    """Whether two types certainly have no common type in Spark, as for a union.
 
-    It is not asked then, as a server's log has a stack trace for each analysis that fails.
+    The caller then avoids an analysis, as a server logs a stack trace for each failed one.
 
     Examples
     --------
-    >>> apart(T.LongType(), T.DateType()), apart(T.LongType(), T.StringType())
+    >>> long, text = T.LongType(), T.StringType()
+    >>> lack_common_type(long, T.DateType()), lack_common_type(long, text)
     (True, False)
     """
     places = [
@@ -286,7 +287,7 @@ def apart(one: T.DataType, other: T.DataType) -> bool:
     ]
     if None not in places:
         return places[0] != places[1]
-    # A text may be a number, and a number a text, but neither is made of others.
+    # A text and a number convert to each other, but neither converts to a nested type.
     rest = {type(kind) for kind, place in zip((one, other), places) if place is None}
     made_of_others = any(place is not None and place >= 3 for place in places)
     return made_of_others and rest == {T.StringType}
@@ -304,7 +305,7 @@ def quoted(name: str) -> str:
 
 
 def as_keys(key: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns of a key that a user names, one alone or several.
+    """The columns of a key, from one name or several.
 
     Examples
     --------
@@ -315,7 +316,7 @@ def as_keys(key: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names the library keeps for itself, and names that differ in nothing but case."""
+    """Refuse names that the library reserves, and names that differ only in case."""
     odd = [name for name in names if not isinstance(name, str)]
     if odd:
         raise SchemaError(f"column names are texts, not {', '.join(map(repr, odd))}")
@@ -328,15 +329,15 @@ def check_names(names: Sequence[str]) -> None:
     twice = [name for name, n in Counter(name.lower() for name in names).items() if n > 1]
     if twice:
         raise SchemaError(
-            f"columns appear more than once (names are compared without case): {', '.join(twice)}; "
-            f"the columns are {', '.join(names)}: rename or drop some"
+            f"columns appear more than once (names are compared without case): {', '.join(twice)}. "
+            f"The columns are {', '.join(names)}; rename or drop some"
         )
 
 
 def _check_fields(name: str, kind: T.DataType) -> None:
     """Refuse a struct with two fields of one name: Arrow and Python find fields by their names."""
     if isinstance(kind, T.StructType):
-        twice = [one for one, n in Counter(kind.names).items() if n > 1]
+        twice = [field for field, n in Counter(kind.names).items() if n > 1]
         if twice:
             raise SchemaError(
                 f"column {name!r} of type {kind.simpleString()} has a struct with two fields "
@@ -348,28 +349,28 @@ def _check_fields(name: str, kind: T.DataType) -> None:
 
 
 def check_data_names(names: Sequence[str], time: str, diff: str, what: str) -> None:
-    """Refuse data columns that could not be told from the time and diff columns beside them."""
+    """Refuse data columns with the name of the time or diff column."""
     clash = [name for name in names if name.lower() in (time.lower(), diff.lower())]
     if clash:
         raise SchemaError(
             f"{what} has a data column {', '.join(clash)}, which is the name of the time or diff "
-            "column (names are compared without case); rename it, or choose other names for these "
-            "two with time=... and diff=..."
+            "column (names are compared without case). Rename it, or choose other names for time "
+            "and diff with time=... and diff=..."
         )
 
 
 def arrow_type(kind: T.DataType) -> pa.DataType:
-    """The Arrow type of a Spark type, as Spark hands columns to Python, with timestamps in UTC.
+    """The Arrow type of a Spark type, as Spark passes columns to Python, with timestamps in UTC.
 
-    Everything in it is nullable, so that values of two columns are of one type.
+    All parts of it are nullable, so that values of two columns have one type.
 
     Raises
     ------
     UnsupportedTypeError
-        If Spark cannot hand such columns to Python.
+        If Spark cannot pass such columns to Python.
     """
-    # Nested types are put together here: what Spark's own function wants to know about the zone of
-    # the timestamps in them differs between its versions.
+    # Nested types are composed here: the parameters of Spark's function for the time zone of nested
+    # timestamps differ between its versions.
     if isinstance(kind, T.TimestampType):
         return pa.timestamp("us", tz="UTC")
     if isinstance(kind, T.ArrayType):
@@ -380,20 +381,21 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
     if isinstance(kind, T.StructType):
         return pa.struct([(f.name, arrow_type(f.dataType)) for f in kind])
     try:
-        found = to_arrow_type(kind)
-        if pa.types.is_struct(found):  # as of a variant; the parts of a null are null
-            return pa.struct([found.field(i).with_nullable(True) for i in range(found.num_fields)])
-        return found
+        converted = to_arrow_type(kind)
+        if pa.types.is_struct(converted):  # such as a variant; the parts of a null are null
+            fields = [converted.field(i) for i in range(converted.num_fields)]
+            return pa.struct([field.with_nullable(True) for field in fields])
+        return converted
     except PySparkTypeError as error:
         raise UnsupportedTypeError(
-            f"columns of type {kind.simpleString()} cannot be handed from Spark to Python; cast "
-            "them to a type that can (an interval to a number, char and varchar to string), or "
-            "drop them"
+            f"columns of type {kind.simpleString()} cannot be passed from Spark to Python. Cast "
+            "them to another type (an interval to a number, char and varchar to string), or drop "
+            "them"
         ) from error
 
 
 def _arrow_type_of(field: T.StructField) -> pa.DataType:
-    """The Arrow type of a column, which a refusal names."""
+    """The Arrow type of a column. An error names the column."""
     try:
         return arrow_type(field.dataType)
     except UnsupportedTypeError as error:
@@ -401,9 +403,8 @@ def _arrow_type_of(field: T.StructField) -> pa.DataType:
 
 
 def arrow_schema(struct: T.StructType) -> pa.Schema:
-    """The Arrow schema that Spark wants of rows that it is given, which it compares to the last
-    nullability."""
-    # Spark 4.1 takes no zone, and has timestamps in UTC.
+    """The Arrow schema that Spark requires of incoming rows, including nullability."""
+    # Spark 4.1 has no such parameter, and its timestamps are in UTC.
     zoned = "timezone" in signature(to_arrow_schema).parameters
     in_utc: dict[str, Any] = {"timezone": "UTC"} if zoned else {}
     return to_arrow_schema(struct, **in_utc)
@@ -418,7 +419,7 @@ def without_nullability(kind: T.DataType) -> T.DataType: ...
 
 
 def without_nullability(kind: T.DataType) -> T.DataType:
-    """The type with everything in it nullable, so that types compare by what they hold."""
+    """The type with all parts nullable, so that types compare by their kinds of values."""
     if isinstance(kind, T.ArrayType):
         return T.ArrayType(without_nullability(kind.elementType))
     if isinstance(kind, T.MapType):
@@ -433,7 +434,7 @@ def without_nullability(kind: T.DataType) -> T.DataType:
 #: The use of a column, in messages.
 _USES = {"key": "part of a key", "order": "part of an order", "join": "joined by"}
 
-#: Types whose values are equal in Spark if, and only if, they are so in kernels.
+#: Types whose values are equal in Spark if, and only if, they are equal in kernels.
 _COMPARABLE = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType,
     T.DecimalType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
@@ -460,7 +461,7 @@ def _not_comparable(kind: T.DataType, ordered: bool) -> str | None:
 
 
 def _parts(kind: T.DataType) -> list[T.DataType]:
-    """The types that a nested type is made of."""
+    """The component types of a nested type."""
     if isinstance(kind, T.ArrayType):
         return [kind.elementType]
     if isinstance(kind, T.MapType):
@@ -471,7 +472,7 @@ def _parts(kind: T.DataType) -> list[T.DataType]:
 def contains(
     kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], ...]
 ) -> bool:
-    """Whether a type is, or has inside, one of a class.
+    """Whether a type, or any component of it, is of a class.
 
     Examples
     --------
@@ -519,7 +520,7 @@ class TimeType:
                 f"{self.kind.simpleString()}; cast it"
             )
 
-    @cached_property  # asked for in each step, several times
+    @cached_property  # each step reads it several times
     def arrow(self) -> pa.DataType:
         """Arrow type of the time column."""
         return arrow_type(self.kind)
@@ -531,11 +532,12 @@ class TimeType:
 
     @property
     def start(self) -> int:
-        """Where the inputs of a dataflow start unless told otherwise: zero, or the epoch."""
+        """The default first time of inputs: zero, or the epoch."""
         return 0
 
     def encode(self, value: Any) -> int:
-        """A time as the integer that kernels use: itself, days or microseconds since the epoch."""
+        """A time as the integer of kernels: the number itself, or days or microseconds since the
+        epoch."""
         if isinstance(self.kind, T.DateType):
             if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
                 return (value - _EPOCH.date()).days
@@ -552,18 +554,19 @@ class TimeType:
         )
 
     def measures(self, kind: T.DataType) -> bool:
-        """Whether values of a column are such times, as numbers too."""
+        """Whether values of a column are times of this type, or integers of another width."""
         if isinstance(self.kind, T.IntegralType):
             return isinstance(kind, T.IntegralType)
         return kind == self.kind
 
     def interval(self, value: Any, what: str) -> int:
-        """An interval of time as a number: of times themselves, of days or of microseconds.
+        """An interval of time as a number: in the unit of integer times, in days or in
+        microseconds.
 
         Raises
         ------
         InvalidTimeError
-            If it is none for these times, or not positive.
+            If the value is no interval of these times, or not positive.
 
         Examples
         --------
@@ -572,14 +575,14 @@ class TimeType:
         >>> TimeType(T.DateType()).interval(datetime.timedelta(weeks=1), "delay")
         7
         """
-        found: int | None = None
+        number: int | None = None
         if isinstance(self.kind, T.IntegralType):
             wanted = (
-                "an integer, as the times are (a dataflow whose times are instants is made with "
+                "an integer, as the times are (for instants as times, make the dataflow with "
                 "time_type='timestamp')"
             )
             if not isinstance(value, bool) and hasattr(value, "__index__"):
-                found = int(value.__index__())
+                number = int(value.__index__())
         else:
             dates = isinstance(self.kind, T.DateType)
             wanted = "a timedelta, or a text such as '7 days' or '2 weeks'"
@@ -587,15 +590,15 @@ class TimeType:
             length = _length(value) if isinstance(value, str) else value
             unit = datetime.timedelta(days=1) if dates else _MICROSECOND
             if isinstance(length, datetime.timedelta) and not length % unit:
-                found = length // unit
-        if found is None:
+                number = length // unit
+        if number is None:
             raise InvalidTimeError(
                 f"{what} takes an interval, which for times of type {self.name} is {wanted}; not "
                 f"{value!r}"
             )
-        if found <= 0:
+        if number <= 0:
             raise InvalidTimeError(f"the interval of {what} is positive, not {value!r}")
-        return found
+        return number
 
     def _encode_timestamp(self, value: datetime.datetime) -> int:
         if isinstance(self.kind, T.TimestampNTZType):
@@ -604,7 +607,7 @@ class TimeType:
                     f"{value!r} has a time zone, times of type timestamp_ntz have none"
                 )
             return (value - _EPOCH) // _MICROSECOND
-        # A naive datetime means local time, as everywhere in PySpark.
+        # A naive datetime is local time, as everywhere in PySpark.
         return (value.astimezone(datetime.timezone.utc) - _EPOCH_UTC) // _MICROSECOND
 
     def decode(self, number: int) -> Any:
@@ -614,7 +617,8 @@ class TimeType:
         if isinstance(self.kind, T.TimestampNTZType):
             return _EPOCH + datetime.timedelta(microseconds=number)
         if isinstance(self.kind, T.TimestampType):
-            # Local time, with the mark that tells the second of two equal hours from the first.
+            # Local time; the attribute `fold` distinguishes the second of two equal hours from the
+            # first.
             seconds, rest = divmod(number, 1_000_000)
             return datetime.datetime.fromtimestamp(seconds).replace(microsecond=rest)
         return int(number)
@@ -624,15 +628,15 @@ _LENGTH = re.compile(r"\s*(\d+)\s*(microsecond|millisecond|second|minute|hour|da
 
 
 def _length(text: str) -> datetime.timedelta | None:
-    """An interval that is a text; months are not of one length, and are none."""
-    found = _LENGTH.fullmatch(text.lower())
+    """The length of an interval in text form; months have no fixed length and are refused."""
+    match = _LENGTH.fullmatch(text.lower())
     try:
-        return None if found is None else datetime.timedelta(**{f"{found[2]}s": int(found[1])})
+        return None if match is None else datetime.timedelta(**{f"{match[2]}s": int(match[1])})
     except OverflowError:
         return None
 
 
-#: By the names that Spark has for them.
+#: Time types, by Spark's names.
 _TIME_TYPES: dict[str, T.DataType] = {
     kind.simpleString(): kind for kind in (
         T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.DateType(),
@@ -644,14 +648,14 @@ _TIME_TYPES: dict[str, T.DataType] = {
 def parse_time_type(kind: str | T.DataType) -> TimeType:
     """A time type from its Spark name (``"long"``, ``"date"``, ``"timestamp"``) or type."""
     if isinstance(kind, str):
-        # By its own name it is found without a session, also in a task.
+        # A type with Spark's own name needs no session, so it is available in tasks.
         known = _TIME_TYPES.get(kind)
         if known is None:
             try:
                 known = _from_ddl(f"t {kind}").fields[0].dataType
             except PySparkException as error:
                 raise SchemaError(
-                    f"the time type is {kind!r}, which is no type of Spark; give one of "
+                    f"the time type is {kind!r}, which is no type of Spark; take one of "
                     f"{', '.join(_TIME_TYPES)}, or a struct of integers"
                 ) from error
         return TimeType(known)

@@ -1,9 +1,9 @@
-"""What a frame of Spark Connect computes, as its client sends it to the server.
+"""The expressions of a Spark Connect frame, from the message that its client sends to the server.
 
-    a function is called in what is sent  =>  its name is found, however many columns there are
+    the message calls a function  =>  the result has its name, at any number of columns
 
-The server's own text of a plan leaves columns out where there are many, and shows literals and
-names of columns as if they were calls.
+The server's own text of a plan omits columns if there are many, and shows literals and names of
+columns as if they were calls.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
-#: Relations behind which there is a plan that only the server knows.
+#: Relations whose plan only the server knows.
 _HIDING = frozenset({"Read", "SQL", "CachedRemoteRelation", "Any", "Extension"})
-#: In a text of SQL what is no call: literals and quoted names.
+#: Parts of SQL text that are no calls: literals and quoted names.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`")
 
 
@@ -26,15 +26,15 @@ class Sent(NamedTuple):
     Parameters
     ----------
     functions : frozenset of str
-        Names of the functions that are called, in small letters.
+        Names of the called functions, in lower case.
     bare : frozenset of str
-        Names of the functions that are called without an argument, in small letters.
+        Names of the functions that are called without an argument, in lower case.
     random : frozenset of str
-        Names of Python functions that are said not to be deterministic.
+        Names of Python functions that are declared non-deterministic.
     texts : tuple of str
-        Expressions that are SQL text, without literals and quoted names.
+        Expressions in SQL text, without literals and quoted names.
     whole : bool
-        Whether there is nothing of which only the server knows what it is.
+        Whether the message has the whole plan, without relations that only the server knows.
     """
 
     functions: frozenset[str]
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 def sent(frame: DataFrame) -> Sent:
-    """What is called in a frame of Connect; nothing is asked of the server."""
+    """The calls in a frame of Connect, without a request to the server."""
     plan: Any = frame
     functions, bare, random, texts, whole = set(), set(), set(), [], True
     for message in _parts(plan._plan.to_proto(plan._session.client)):
@@ -66,9 +66,9 @@ def _parts(message: Any) -> Iterator[Any]:
     """A message and all messages in it."""
     stack = [message]
     while stack:  # without recursion: plans may be deeper than Python's stack
-        one = stack.pop()
-        yield one
-        for field, value in one.ListFields():
+        current = stack.pop()
+        yield current
+        for field, value in current.ListFields():
             if field.message_type is None:
                 continue
             if hasattr(value, "DESCRIPTOR"):

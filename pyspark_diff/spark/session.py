@@ -1,11 +1,11 @@
-"""Spark sessions with the settings that the library runs best with.
+"""Spark sessions with settings that suit the library.
 
-Nothing here is needed for a right answer: any session that a user brings works too. So
+Results do not depend on these settings: any session of the user works too. So
 
-    a setting that anyone gave  ⟹  it is kept
-    a session that runs         ⟹  it is returned as it is
+    a setting has a value   ⟹  its value stays
+    a session is running    ⟹  it is returned unchanged
 
-where anyone is the program, the environment, ``spark-submit`` or ``spark-defaults.conf``.
+A value may come from the program, the environment, ``spark-submit`` or ``spark-defaults.conf``.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def session(
     memory: str | None = None,
     conf: Mapping[str, str | int | float | bool] | None = None,
 ) -> SparkSession:
-    """Return the Spark session that runs, unchanged, or start one that suits the library.
+    """Return the running Spark session, unchanged, or start one that suits the library.
 
-    With a session running no argument has an effect: how it is set is its owner's business. A
-    script that ``spark-submit`` launches keeps the master and the settings given there, so one
-    script runs on a laptop and on a cluster.
+    If a session is running, the arguments have no effect: its settings belong to its owner. A
+    script under ``spark-submit`` keeps the master and the settings of that command, so one script
+    runs on a laptop and on a cluster.
 
     Parameters
     ----------
     app_name : str, optional
-        Name of the application; ``pyspark_diff`` if nothing else names it.
+        Name of the application. The default is ``pyspark_diff``.
     master : str, optional
-        Where to run, as in ``SparkSession.builder.master``; ``local[*]`` if nothing else says.
+        The master, as in ``SparkSession.builder.master``. The default is ``local[*]``.
     cores, memory, conf
-        As `cores`, `memory` and `extra` of `configure`.
+        The arguments `cores`, `memory` and `extra` of `configure`.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def session(
     Raises
     ------
     RuntimeError
-        If Spark is older than what the library runs on.
+        If Spark is older than the oldest supported version.
 
     Examples
     --------
@@ -94,26 +94,26 @@ def configure(
     cores: int | None = None,
     extra: Mapping[str, str | int | float | bool] | None = None,
 ) -> SparkSession.Builder:
-    """Complete the builder of a session with what the library wants, and return it.
+    """Add the settings that suit the library to the builder of a session, and return it.
 
-    The builder is changed, as by its own methods, but what it was given before stays. While a
-    session runs only `extra` is set, because ``getOrCreate`` would change that session. For a
-    local session the variable ``PYSPARK_PYTHON`` of this process is set if it is not, since that
-    is where Spark looks for the Python of its workers; a cluster's is left to the cluster.
+    The call changes the builder, as its own methods do, but keeps its earlier settings. While a
+    session runs, the call sets only `extra`, because ``getOrCreate`` would change that session. For
+    a local session it also sets the variable ``PYSPARK_PYTHON`` of this process, unless it has a
+    value: Spark reads the Python of its workers there. For a cluster the variable stays unchanged.
 
     Parameters
     ----------
     builder : SparkSession.Builder
         The builder, before ``getOrCreate``.
     memory : str, optional
-        Heap of the driver, such as ``"2g"``. By default Spark's own on a cluster, and in local
-        mode, where the driver does all the work, a quarter of the machine's memory, from 1 to
-        3 GiB. Without effect on a driver that runs already, as under ``spark-submit``.
+        Heap of the driver, such as ``"2g"``. The default on a cluster is Spark's own. In local mode
+        the driver does all the work, and the default is a quarter of the machine's memory, from 1
+        to 3 GiB. Without effect on a running driver, as under ``spark-submit``.
     cores : int, optional
-        Cores of a local session, by default all. Without effect if a master is named outside the
-        program.
+        Cores of a local session. The default is all cores. Without effect if a setting outside of
+        the program names a master.
     extra : mapping, optional
-        Further settings of Spark. They win over all others.
+        Further settings of Spark. They override all others.
 
     Returns
     -------
@@ -122,8 +122,8 @@ def configure(
     Raises
     ------
     ValueError
-        If `memory` is not a size, `cores` is less than one, or `cores` is given to a builder that
-        names a master.
+        If `memory` is not a size, `cores` is less than one, or `cores` is set and the builder names
+        a master.
 
     Examples
     --------
@@ -142,15 +142,15 @@ def configure(
     if running:
         return builder
     share_memory()
-    given = {**_given_outside(), **builder._options}
-    for key, wanted in _wanted(given, cores).items():
-        if key not in given:
+    present = {**_given_outside(), **builder._options}
+    for key, wanted in _wanted(present, cores).items():
+        if key not in present:
             builder.config(key, wanted)
     return builder
 
 
 def _check_memory(memory: str | None) -> None:
-    # Spark would fail much later, and only say that the JVM did not start.
+    # Spark would fail much later, and report only that the JVM did not start.
     if memory is not None and not re.fullmatch(r"\d+[kmgt]b?", memory.lower()):
         raise ValueError(f"memory is {memory!r}; give a number and a unit, such as '2g' or '800m'")
 
@@ -159,7 +159,7 @@ def _check_cores(cores: int | None, builder: SparkSession.Builder) -> None:
     if cores is None:
         return
     if cores < 1:
-        raise ValueError(f"cores is {cores}; give 1 or more, or leave it out to use them all")
+        raise ValueError(f"cores is {cores}; give 1 or more, or leave it out to use all cores")
     master = builder._options.get("spark.master")
     if master is not None:
         raise ValueError(
@@ -170,7 +170,7 @@ def _check_cores(cores: int | None, builder: SparkSession.Builder) -> None:
 
 def _running() -> SparkSession | None:
     """The active or the default session, if its Spark has not been stopped."""
-    # A session outlives a context that was stopped under it.
+    # A session object outlives its stopped context.
     if not is_remote() and not jvm.has_context():
         return None
     try:
@@ -183,7 +183,7 @@ def _running() -> SparkSession | None:
 
 
 def _wanted(given: Mapping[str, str], cores: int | None) -> dict[str, str]:
-    """All settings that the library would choose, given those that are chosen already."""
+    """All settings that the library would choose, given the present ones."""
     wanted = {
         # Larger batches, fewer calls: see the constant.
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
@@ -193,22 +193,22 @@ def _wanted(given: Mapping[str, str], cores: int | None) -> dict[str, str]:
     }
     remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
     if remote.startswith("sc://"):
-        # A server's processes are not ours to set; only the session is.
+        # The processes of a server keep their settings; only the session is configured.
         return wanted
-    # MASTER is the variable that Spark reads itself.
+    # Spark itself reads the variable MASTER.
     local = "local[*]" if cores is None else f"local[{cores}]"
     master = remote or given.get("spark.master") or os.environ.get("MASTER") or local
     if not remote:
         wanted["spark.master"] = master
     wanted["spark.app.name"] = "pyspark_diff"
-    # The bar of Spark is drawn over whatever the program prints.
+    # Spark's progress bar would overwrite the output of the program.
     wanted["spark.ui.showConsoleProgress"] = "false"
-    # Workers are reached over a file instead of the loopback network: measured, a job with two
-    # stages in Python takes half to two thirds of the time (180 to 230 ms for 310 to 440). The name
-    # of that file has at most 107 bytes, and the working directory of a YARN container, where it
-    # would be, is often longer. A worker that is let go, after a minute without work say, prints a
-    # traceback of a BrokenPipeError then, which nobody wants to see below a cell of a notebook or
-    # on a terminal.
+    # The connection to workers uses a file instead of the loopback network: a job with two stages
+    # in Python takes half to two thirds of the time (measured: 180 to 230 ms instead of 310 to
+    # 440). The name of that file has at most 107 bytes. On YARN it would be in the working
+    # directory of a container, whose name is often longer. A worker without work ends after a
+    # minute and then prints a traceback of a BrokenPipeError, which would disturb the user of a
+    # notebook or a terminal.
     if hasattr(socket, "AF_UNIX") and not master.startswith("yarn") and not _watched():
         wanted["spark.python.unix.domain.socket.enabled"] = "true"
     if master.startswith("local"):
@@ -217,25 +217,27 @@ def _wanted(given: Mapping[str, str], cores: int | None) -> dict[str, str]:
 
 
 def _watched() -> bool:
-    """Whether somebody sits before a prompt, a notebook or a terminal."""
+    """Whether the process has a prompt, a notebook or a terminal."""
     asked = hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
     return asked or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def _wanted_locally(master: str, given: Mapping[str, str]) -> dict[str, str]:
     python = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", sys.executable)
-    # Without it the workers run the first python3 of PATH, which may lack numpy and this package.
+    # Without this the workers run the first python3 of PATH, which may lack numpy and this package.
     os.environ.setdefault("PYSPARK_PYTHON", python)
     return {
-        # The same, for the processes that Spark starts itself.
+        # The same Python for the processes that Spark starts itself.
         "spark.pyspark.python": python,
         "spark.executorEnv.PYSPARK_PYTHON": python,
-        # A web server that nobody looks at, on a port that another session may want.
+        # A local session rarely needs the web server, and another session may need its port.
         "spark.ui.enabled": "false",
-        # Spark's own 200 are made for a cluster; here each is a task, and most would be empty.
+        # Spark's default of 200 suits a cluster; here each partition is a task, and most would be
+        # empty.
         "spark.sql.shuffle.partitions": str(_cores_of(master)),
-        # One process is driver and executors at once, and Spark's own 1 GiB is little for both. The
-        # greater part of the machine stays free for the Python workers and for mapped batches.
+        # One process is driver and executors at once, and Spark's default of 1 GiB is little for
+        # both. Most of the machine's memory stays free for the Python workers and for mapped
+        # batches.
         "spark.driver.memory": f"{_heap_bytes(all_memory() or 4 * _GIB) >> 20}m",
     }
 
@@ -250,7 +252,7 @@ def _cores_of(master: str) -> int:
         return 1
     if threads[1] != "*":
         return int(threads[1])
-    # As Spark counts: the cores that this process may use, not those that the machine has.
+    # As in Spark: the cores that this process may use, not all cores of the machine.
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -260,9 +262,9 @@ def _heap_bytes(machine: int) -> int:
 
 
 def _given_outside() -> dict[str, str]:
-    """What was set outside the program, and what its builder would therefore override.
+    """The settings from outside of the program, which its builder would override.
 
-    Spark merges these only when it starts, too late to ask what the user chose.
+    Spark merges these only when it starts, too late to read the choices of the user.
     """
     if is_remote_only():
         return {}
@@ -300,39 +302,40 @@ def _properties(name: str | None) -> dict[str, str]:
     return {pair[0]: pair[-1] for pair in pairs if not pair[0].startswith(("#", "!"))}
 
 
-#: Up to this many update rows an operator runs on the driver unless told otherwise. Measured on two
-#: cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as Spark jobs. What
-#: speaks against more is the driver's memory, and clusters with many cores.
+#: The default of the largest number of update rows for which an operator runs on the driver.
+#: Measured on two cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as
+#: Spark jobs. The driver's memory and clusters with many cores are reasons against a higher number.
 DRIVER_ROWS = 2_000_000
-#: The same where the cluster has no more cores than the driver: ten million edges are loaded in a
-#: third of the time that two executors of one core take. And where Spark runs in the driver's own
-#: process: its cores and memory are all there is, and what is too much to hold is worked through in
-#: pieces either way; there it is more where memory has room.
+#: The default on a cluster without more cores than the driver: the driver loads ten million edges
+#: in a third of the time of two executors with one core each. It is also the minimum if Spark runs
+#: in the driver's own process: its cores and memory are the whole cluster, and rows beyond its
+#: memory are processed in pieces either way. With more memory the number is higher there.
 ALONE_ROWS = 20_000_000
-#: A row takes about half as many bytes while a kernel works on it: half of the memory is left.
+#: Bytes of memory per row. A kernel needs about half of that for a row, so half of the memory stays
+#: free.
 _ROW_BYTES = 200
 
 
 def driver_rows(spark: SparkSession) -> int:
-    """Up to how many update rows an operator is better run on the driver."""
+    """The largest number of update rows for which an operator should run on the driver."""
     if is_alone(spark):
         return max(ALONE_ROWS, _room())
     return ALONE_ROWS if _is_small(spark) else DRIVER_ROWS
 
 
 def _is_small(spark: SparkSession) -> bool:
-    """Whether a cluster is told to have no more cores than the driver: those that it has by now
-    would not tell, as executors may come later."""
-    if is_remote():  # the driver's cores are those of another machine than the client's
+    """Whether the settings of a cluster give it no more cores than the driver. The present
+    executors do not decide that, as more may start later."""
+    if is_remote():  # the driver runs on another machine than the client
         return False
-    told = spark.conf.get("spark.cores.max", "") or ""
+    cores_max = spark.conf.get("spark.cores.max", "") or ""
     executors, cores = (
         spark.conf.get(f"spark.executor.{name}", "") or "" for name in ("instances", "cores")
     )
     if (spark.conf.get("spark.master") or "").startswith("local-cluster["):
         most = _cores_of(spark.conf.get("spark.master") or "")
-    elif told.isdecimal():
-        most = int(told)
+    elif cores_max.isdecimal():
+        most = int(cores_max)
     elif executors.isdecimal() and cores.isdecimal():
         most = int(executors) * int(cores)
     else:
@@ -345,47 +348,48 @@ def is_alone(spark: SparkSession) -> bool:
     """Whether Spark runs in the driver's own process."""
     try:
         master = spark.conf.get("spark.master") or ""
-    except Exception:  # Connect servers need not tell
+    except Exception:  # a Connect server may hide it
         return False
     return master == "local" or master.startswith("local[")
 
 
 def _room() -> int:
-    """How many rows kernels of this machine may hold at once."""
+    """The number of rows that kernels of this machine may have in memory at once."""
     return min((all_memory() or 0) // _ROW_BYTES, 1 << 30)
 
 
-#: The setting of a Spark session that says how many rows an operator holds at once.
+#: The setting of a Spark session for the number of rows that an operator has in memory at once.
 PIECE_ROWS = "spark.pyspark_diff.pieceRows"
 
 
 def piece_rows(spark: SparkSession) -> int:
-    """So many rows an operator holds at once, if the session is silent 8 million, some gigabyte.
+    """The number of rows that an operator has in memory at once. The default is 8 million, some
+    gigabyte.
 
-    In each task that is so, and on the driver of all buckets together that are at work at once.
-    Where Spark runs in the driver's own process it is more if its tasks together have room for it:
-    what does not fit is sorted into files first, which takes three times as long.
+    The number applies to each task, and on the driver to all active buckets together. If Spark runs
+    in the driver's own process, it is higher if all tasks together have the memory: an operator
+    sorts further rows into files first, which takes three times as long.
 
     Raises
     ------
     ValueError
-        If the session says something that is not a positive number.
+        If the setting is no positive whole number.
     """
-    told = spark.conf.get(PIECE_ROWS, None)
-    if told is None:
+    text = spark.conf.get(PIECE_ROWS, None)
+    if text is None:
         return max(1 << 23, _room() // parallelism(spark) if is_alone(spark) else 0)
-    told = str(told)
-    if not told.isdecimal() or not int(told):
+    text = str(text)
+    if not text.isdecimal() or not int(text):
         raise ValueError(
-            f"{PIECE_ROWS} is {told!r}, and has to be a whole number of rows, one or more: so many "
-            "an operator holds at once. Set it with spark.conf.set before the dataflow is made"
+            f"{PIECE_ROWS} is {text!r}, and has to be a whole number of rows, one or more, that an "
+            "operator has in memory at once. Set it with spark.conf.set before the dataflow is made"
         )
-    return int(told)
+    return int(text)
 
 
 def parallelism(spark: SparkSession) -> int:
     """The cluster's default parallelism."""
     if is_remote():
-        # Connect has no context to ask; a range without a number of partitions gets that many.
+        # Connect has no context; a range has this number of partitions by default.
         return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
     return jvm.default_parallelism(spark)

@@ -3,8 +3,8 @@
     recorded(s).values == recorded(t).values  ⟹  expressions have the same values in s and t
 
 An operator keeps the record of the session in which its expression was written. It compares the
-record where Spark evaluates the expression. `VALUES` is the one list of these settings, and
-`LEFT_OUT` says why all others are not compared. A test compares both with the settings of Spark.
+record when Spark evaluates the expression. `VALUES` lists these settings, and `LEFT_OUT` has a
+reason for each setting that is not compared. A test compares both with the settings of Spark.
 
 A session that did not change is recognised by one call of the JVM, which compares all settings.
 Over Connect the comparison is one request.
@@ -25,7 +25,7 @@ ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
 CASE = "spark.sql.caseSensitive"
 
-#: Names without ``spark.sql.``, and what each setting changes. A Spark need not know all of them.
+#: Names without ``spark.sql.``, and the effect of each setting. A version of Spark may lack some.
 _VALUES = {
     "session.timeZone": "days, hours and texts of timestamps",
     "ansi.enabled": "overflow, casts, divisions by zero and missing elements: an error or a value",
@@ -112,7 +112,7 @@ _VALUES = {
 }
 VALUES = {f"spark.sql.{name}": changes for name, changes in _VALUES.items()}
 
-#: Beginnings of names of settings that are not compared, by the reason.
+#: Prefixes of the names of settings that are not compared, by the reason.
 LEFT_OUT = {
     "it changes how a query runs, and not its values": """
         adaptive. alwaysInline analyzer.canonicalization analyzer.max analyzer.single auto
@@ -187,9 +187,9 @@ class Settings:
         return self._session()
 
     def differing(self, other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """Settings that are not alike, with the value here and that of the other.
+        """The settings that differ, with the value here and that of the other.
 
-        A setting that only one Spark knows is not compared.
+        A setting that one version of Spark lacks is not compared.
         """
         return {
             name: (value, other[name]) for name, value in self.values.items()
@@ -203,7 +203,8 @@ class Settings:
         ----------
         spark : SparkSession
         reads_zone : callable
-            Whether the expression depends on the time zone. It is asked if only that differs.
+            Whether the expression depends on the time zone. It is called if only the time zone
+            differs.
 
         Raises
         ------
@@ -216,15 +217,15 @@ class Settings:
         if changed.keys() == {ZONE} and not reads_zone():
             return
         if changed:
-            found = " and ".join(
+            differences = " and ".join(
                 f"{name} = {before}, and the session has {value}"
                 for name, (before, value) in changed.items()
             )
             back = ", ".join(f"spark.conf.set({n!r}, {v!r})" for n, (v, _) in changed.items())
             raise SettingsChangedError(
-                f"an expression was written with {found} now. A step with both settings would mix "
-                f"their values. Set it back, {back}, or make the dataflow again; a store can be "
-                "opened with on_change='rebuild'"
+                f"an expression was written with {differences} now. A step with both settings "
+                f"would mix their values. Set it back, {back}, or make the dataflow again; a store "
+                "can be opened with on_change='rebuild'"
             )
 
 
@@ -232,7 +233,8 @@ class _Last(NamedTuple):
     """The last record of a session."""
 
     settings: Settings
-    #: All settings of a classic session: an object that changes with them, and a copy of then.
+    #: All settings of a classic session: an object that changes with them, and a copy from that
+    #: time.
     live: Any = None
     copy: Any = None
 
@@ -247,7 +249,7 @@ _NO_DEFAULT = frozenset(
 )
 
 _last: WeakKeyDictionary[SparkSession, _Last] = WeakKeyDictionary()
-#: Default values by name, as the JVM knows them.
+#: Default values by name, from the JVM.
 _unset: dict[str, str] = {}
 
 
@@ -295,13 +297,13 @@ def _asked(spark: SparkSession) -> dict[str, str]:
     client: Any = spark.client
     asked = proto.ConfigRequest.GetOption(keys=list(VALUES))
     answer = client.config(proto.ConfigRequest.Operation(get_option=asked))
-    found = dict(answer.pairs)
-    # The server has no value for a setting without a default, nor for one that it does not know.
-    undefined = {name: _UNDEFINED for name in _NO_DEFAULT if found.get(name) is None}
-    there = {name: _plain(value) for name, value in found.items() if value is not None}
+    answers = dict(answer.pairs)
+    # The server returns no value for a setting without a default, and for an unknown one.
+    undefined = {name: _UNDEFINED for name in _NO_DEFAULT if answers.get(name) is None}
+    there = {name: _plain(value) for name, value in answers.items() if value is not None}
     return there | undefined
 
 
 def _plain(value: str) -> str:
-    """A value as Spark takes it: booleans in any case."""
+    """A value in Spark's form: booleans in lower case."""
     return value.lower() if value.lower() in ("true", "false") else value

@@ -1,9 +1,10 @@
-"""Stars in column expressions, which stand for several columns.
+"""Stars in column expressions, each an abbreviation of several columns.
 
-    spread(e, a)  =  e, with ``a.*`` in the place of each star that has no target
+    spread(e, a)  =  e, in which ``a.*`` replaces each star without a target
 
-Expressions are analysed over frames that have time and diff too. A star with the alias of the data
-columns as its target does not take these. The star of ``count(*)`` means rows and stays.
+Spark analyses expressions over frames that also have time and diff. A star with the alias of the
+data columns as its target does not include these two. The star of ``count(*)`` means rows and
+stays.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark_diff.spark.jvm import expression_of, is_classic, items_of, kind_of
 from pyspark_diff.spark.replaced import replaced
 from pyspark_diff.spark.schema import quoted
 
-#: A star in SQL text that is not between two factors, and the one of ``count(*)``.
+#: A star in SQL text that is no multiplication, and the star of ``count(*)``.
 _STAR_IN_TEXT = re.compile(r"(?:^|[(,.])\s*\*")
 #: The name of a star as an argument of a function.
 _PARSED = "'unresolvedstar()'>"
@@ -57,14 +58,15 @@ def star_of(column: Column) -> str | None:
 def spread(column: Column, alias: str, names: Sequence[str]) -> tuple[Column, set[bool]]:
     """An expression whose stars take the columns of an alias.
 
-    The second result says of its stars whether they have targets: empty if it has no star.
+    The second result has one entry for stars with, and one for stars without a target; it is empty
+    without a star.
 
     Parameters
     ----------
     column : Column
     alias : str
     names : sequence of str
-        The columns of the alias, which an argument of a function that is a star stands for.
+        The columns of the alias, which replace a star that is an argument of a function.
 
     Raises
     ------
@@ -74,19 +76,19 @@ def spread(column: Column, alias: str, names: Sequence[str]) -> tuple[Column, se
     stars: set[bool] = set()
 
     def arguments(function: str, distinct: bool, given: list[Column]) -> list[Column] | None:
-        """The columns in the place of a star that is an argument of an aggregate."""
+        """The arguments of an aggregate with its stars replaced by columns."""
         rows = function == "count" and not distinct and len(given) == 1
         if rows or not (distinct or len(names) == 1) or "" not in map(star_of, given):
             return None
         stars.add(False)
-        every = [F.col(f"{quoted(alias)}.{quoted(name)}") for name in names]
-        return [one for c in given for one in (every if star_of(c) == "" else [c])]
+        all_columns = [F.col(f"{quoted(alias)}.{quoted(name)}") for name in names]
+        return [part for c in given for part in (all_columns if star_of(c) == "" else [c])]
 
     def classic(node: Any) -> Any:
         kind = kind_of(node)
         if kind == "UnresolvedFunction" and _is_count(items_of(node.nameParts())[-1]):
             (*arguments,) = items_of(node.arguments())
-            if [kind_of(one) for one in arguments] == ["UnresolvedStar"]:
+            if list(map(kind_of, arguments)) == ["UnresolvedStar"]:
                 return node
         if not kind.startswith("UnresolvedStar"):
             return None
@@ -101,7 +103,7 @@ def spread(column: Column, alias: str, names: Sequence[str]) -> tuple[Column, se
     def connect(node: Any) -> Any:
         kind = type(node).__name__
         if kind == "UnresolvedFunction" and _is_count(node._name):
-            if [type(one).__name__ for one in node._args] == ["UnresolvedStar"]:
+            if [type(argument).__name__ for argument in node._args] == ["UnresolvedStar"]:
                 return node
         if kind == "SQLExpression" and _STAR_IN_TEXT.search(_COUNT.sub("", node._expr)):
             raise SchemaError(
@@ -120,8 +122,8 @@ def spread(column: Column, alias: str, names: Sequence[str]) -> tuple[Column, se
 
     if is_classic(column) and "*" not in str(column):
         return column, stars
-    made = replaced(with_arguments(column, arguments), classic, connect)
-    return (made if False in stars else column), stars
+    result = replaced(with_arguments(column, arguments), classic, connect)
+    return (result if False in stars else column), stars
 
 
 def _is_count(name: str) -> bool:

@@ -1,6 +1,6 @@
-"""Schemas in files: Spark's own JSON of a schema, read without trust.
+"""Schemas in files: Spark's JSON of a schema, read as untrusted input.
 
-Types that users define would name a Python class to be imported, so there are none.
+A user-defined type names a Python class to import, so such types are refused.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from pyspark_diff.errors import DamagedStateError, UnsupportedTypeError
 
 
 def schema_to_json(struct: T.StructType) -> dict[str, Any]:
-    """A schema as JSON has it.
+    """A schema as a JSON value.
 
     Raises
     ------
     UnsupportedTypeError
-        If a type in it is defined by a user.
+        If it has a user-defined type.
     """
-    told = struct.jsonValue()
-    if _foreign(told):
+    value = struct.jsonValue()
+    if _foreign(value):
         raise UnsupportedTypeError(
             f"{struct.simpleString()} has a type that a user defined, which no store can hold: "
             "turn the column into Spark's own types first"
         )
-    return told
+    return value
 
 
-def schema_from_json(told: Any) -> T.StructType:
-    """The schema that `schema_to_json` told.
+def schema_from_json(value: Any) -> T.StructType:
+    """The schema of a value of `schema_to_json`.
 
     Raises
     ------
     DamagedStateError
-        If it is none.
+        If the value is no schema.
 
     Examples
     --------
     >>> schema_from_json(schema_to_json(T.StructType().add("n", "long"))).simpleString()
     'struct<n:bigint>'
     """
-    if type(told) is not dict or _foreign(told):
+    if type(value) is not dict or _foreign(value):
         raise DamagedStateError("a schema in the store is none of Spark's own types")
     try:
-        return T.StructType.fromJson(told)
+        return T.StructType.fromJson(value)
     except Exception as error:
         raise DamagedStateError(f"a schema in the store cannot be read: {error}") from error
 
 
-def _foreign(told: Any) -> bool:
-    """Whether there is a type in it that is not one of Spark's own."""
-    if isinstance(told, dict):
-        if told.get("type") == "udt" or "pyClass" in told or "serializedClass" in told:
+def _foreign(value: Any) -> bool:
+    """Whether the value has a type that is not one of Spark's own."""
+    if isinstance(value, dict):
+        if value.get("type") == "udt" or "pyClass" in value or "serializedClass" in value:
             return True
-        return any(map(_foreign, told.values()))
-    return isinstance(told, list) and any(map(_foreign, told))
+        return any(map(_foreign, value.values()))
+    return isinstance(value, list) and any(map(_foreign, value))

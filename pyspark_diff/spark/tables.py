@@ -3,10 +3,10 @@
 ::
 
     frame is partitioned by pmod(hash(key), P), and n divides P or P divides n
-        =>  no row of it moves when it is written in n buckets
+        =>  writing it in n buckets moves no row
 
 Spark checks the name of a table after it has written its files, and would write them outside of the
-warehouse: so no name gets there that could not be a table's.
+warehouse. So `checked_table` refuses wrong names before.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError, StorageError
 from pyspark_diff.spark.frames import column
 
-#: Formats that know no buckets: a column of these holds the bucket instead, and is a partition.
+#: Formats without buckets: their tables are partitioned by a column of the bucket instead.
 UNBUCKETED = frozenset({"delta", "iceberg", "hudi"})
-#: What that column is called.
+#: The name of that column.
 BUCKET = "_bucket"
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,128}")
@@ -36,7 +36,7 @@ def checked_table(name: object) -> str:
     Raises
     ------
     SchemaError
-        If it is no such name.
+        If the text is no such name.
 
     Examples
     --------
@@ -64,22 +64,22 @@ def save_table(
     frame : DataFrame
     name : str
     by : sequence of str
-        Columns of the key; without any there are no buckets.
+        Columns of the key; without columns the table has no buckets.
     buckets : int
     placed : int or None
-        In so many buckets by the same key its partitions are; None if they are not, zero if it is
-        small and they do not matter.
+        The number of buckets by the same key that are the partitions of the frame; None if its
+        partitions are no buckets, zero if it is small and gets one partition.
     mode : {"error", "overwrite"}
     format : str
     path : str, optional
-        Where the files go, instead of the warehouse.
+        The folder of the files, instead of the warehouse.
     bucket_column : str, optional
-        A column for the bucket, by which the table is partitioned, instead of buckets of Spark.
+        A column for the bucket that partitions the table, instead of buckets of Spark.
 
     Raises
     ------
     StorageError
-        If there is a table of that name, or there are files where its own would be.
+        If the table exists, or its folder has other files.
     """
     spark, table = frame.sparkSession, checked_table(name)
     if mode not in ("error", "overwrite"):
@@ -88,7 +88,7 @@ def save_table(
         raise SchemaError("a collection without columns cannot be a table; add one")
     if mode == "error" and spark.catalog.tableExists(table):
         raise StorageError(
-            f"there is a table {name} already, and nothing was written. Give another name, or "
+            f"the table {name} exists already, and nothing was written. Give another name, or "
             "mode='overwrite'"
         )
     column_of_bucket = bucket_column or (BUCKET if format.lower() in UNBUCKETED else None)
@@ -99,8 +99,8 @@ def save_table(
     if by and column_of_bucket is not None:
         if column_of_bucket.lower() in map(str.lower, frame.columns):
             raise SchemaError(
-                f"the table has a column {column_of_bucket!r} already, which is the name of that "
-                "of the buckets; give another one with bucket_column=..."
+                f"the table has a column {column_of_bucket!r} already, which is the name of the "
+                "column of buckets. Give another name with bucket_column=..."
             )
         bucket = F.pmod(F.hash(*map(column, by)), F.lit(buckets))
         frame = frame.withColumn(column_of_bucket, bucket)
@@ -117,21 +117,21 @@ def save_table(
         if error.getCondition() != "LOCATION_ALREADY_EXISTS":
             raise
         raise StorageError(
-            f"there are files where those of table {name} would be, of a table that the catalog "
-            "does not know: without a metastore Spark forgets its tables when it ends. Nothing was "
-            f"written. Remove them, or give a path=... of its own: {error}"
+            f"the folder of table {name} has files of a table that the catalog does not know: "
+            "without a metastore Spark forgets its tables when it ends. Nothing was written. "
+            f"Remove the files, or give another folder with path=...: {error}"
         ) from error
 
 
 def read_table(spark: SparkSession, name: str) -> DataFrame:
-    """A table, without the column of its buckets if it has one that says so by its name.
+    """A table, without its column of buckets, which has the name `BUCKET`.
 
     Raises
     ------
     SchemaError
-        If that is no name of a table.
+        If the text is no name of a table.
     StorageError
-        If there is none of that name.
+        If the table is absent.
     """
     table = checked_table(name)
     if not spark.catalog.tableExists(table):

@@ -1,8 +1,8 @@
-"""Columns that were taken of Spark frames, as in ``df["x"]``, and which those of others they are.
+"""Columns that were taken from Spark frames, as in ``df["x"]``, and their columns in other frames.
 
-    df["x"] is the column of a frame that is the same, whatever else is called as it is
+    df["x"] is the same column in a derived frame, also if other columns there have its name
 
-On classic they are told by the ids that Spark gives to columns, on Connect by those of the plans.
+On classic, Spark's ids of columns identify them; on Connect, the ids of plans.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pyspark_diff.spark.jvm import (
 from pyspark_diff.spark.replaced import classic_replaced, replaced
 from pyspark_diff.spark.schema import quoted
 
-#: How a classic column shows that a part of it is Spark's own expression, as of ``df["x"]``.
+#: The text of a classic column that has Spark's own expression as a part, as ``df["x"]``.
 _EXPRESSION_NODE = "ExpressionColumnNode("
 
-#: By this the metadata of a column say what it is.
+#: The key of a column's name in its metadata.
 _SAID = "__pyspark_diff_column"
 
-#: What is taken of a column in ``df["column.part"]``, by the class that Spark has for it.
+#: The key of the part in ``df["column.part"]``, by the class of Spark's expression.
 _PARTS: dict[str, Callable[[Any], Any]] = {
     "GetStructField": lambda node: expression_of(F.lit(node.extractFieldName())),
     "GetArrayStructFields": lambda node: expression_of(F.lit(node.field().name())),
@@ -48,23 +48,23 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class TakenColumn:
-    """A column that was taken of a Spark frame, as in ``df["x"]``, wherever it stands.
+    """A column that was taken from a Spark frame, as in ``df["x"]``, at any place of an expression.
 
     Parameters
     ----------
     name : str
-        As it was written there.
+        Its name in that expression.
     column : Column
-        It by itself.
+        The column alone.
     """
 
     name: str
     column: Column
 
     def found_in(self, frame: DataFrame) -> tuple[str, str] | None:
-        """The column of a frame that it is, and what is taken of that, such as ``.field``.
+        """The column of a frame that is the same, and the part taken from it, such as ``.field``.
 
-        It may have been taken of an earlier frame, if it is the same column still.
+        The column may come from an earlier frame, as long as no operator changed it.
         """
         if is_classic_frame(frame):
             place = attributes_by_id(frame).indexOf(expression_of(self.column).exprId())
@@ -77,18 +77,19 @@ class TakenColumn:
         there = {own.lower() for own in frame.columns}
         # A struct and its field, or a name under an alias.
         for name, rest in ((start, self.name[len(start):]), (self.name, "")):
-            # What cannot be there is not asked for: a server's log has a stack trace for it then.
-            wanted = {_plain(one) for one in ([start] if name == start else parts)}
+            # Absent names are not looked up, as a server logs a stack trace for each failure.
+            wanted = set(map(_plain, [start] if name == start else parts))
             if not wanted & there:
                 continue
             part = copy(reference)
             part._unparsed_identifier = name
             try:
-                found = frame.select(type(self.column)(part)).columns[0]
+                selected = frame.select(type(self.column)(part)).columns[0]
             except AnalysisException:
                 continue
-            # It is called there as it was written, which may be in another case.
-            return next((own for own in frame.columns if own.lower() == found.lower()), found), rest
+            # The result has the spelling of the expression, which may differ in case.
+            own = [name for name in frame.columns if name.lower() == selected.lower()]
+            return (own or [selected])[0], rest
         return None
 
 
@@ -96,7 +97,7 @@ def with_taken_replaced(
     column: Column, replacement: Callable[[TakenColumn], Column],
     spread: Callable[[Column], list[Column]],
 ) -> Column:
-    """A column expression in which other columns replace the columns of Spark frames.
+    """A column expression in which other columns replace those of Spark frames.
 
     Parameters
     ----------
@@ -104,7 +105,8 @@ def with_taken_replaced(
         Classic or Connect; nothing is analysed or run.
     replacement : callable
     spread : callable
-        The columns in the place of an argument that is the star of a frame; none for others.
+        The columns that replace an argument that is the star of a frame; empty for any other
+        argument.
 
     Examples
     --------
@@ -117,7 +119,7 @@ def with_taken_replaced(
     def classic(node: Any) -> Any:
         kind = kind_of(node)
         if kind in _PARTS:
-            # A part by its place, which Spark cannot find in a column that it has yet to resolve.
+            # The part has a position, which Spark cannot use for an unresolved column.
             whole = classic_replaced(node.child(), classic)
             part = _PARTS[kind](node)
             extract = sql_class("catalyst.analysis.UnresolvedExtractValue")
@@ -133,14 +135,14 @@ def with_taken_replaced(
         return replacement(TakenColumn(node._unparsed_identifier, make(node)))._expr
 
     def arguments(function: str, distinct: bool, given: list[Column]) -> list[Column] | None:
-        stars = [spread(one) if is_star(one) else [] for one in given]
+        stars = [spread(argument) if is_star(argument) else [] for argument in given]
         if not any(stars):
             return None
         if function == "count" and not distinct and len(given) == 1:
             return [F.lit(1)]
-        return [column for one, many in zip(given, stars) for column in many or [one]]
+        return [column for own, several in zip(given, stars) for column in several or [own]]
 
-    # Asked of every expression that a program has, most of which have none.
+    # Every expression of a program comes here, and most have no such column.
     if is_classic(column) and _EXPRESSION_NODE not in _shown(column):
         return column
     return replaced(with_arguments(column, arguments), classic, connect)
@@ -155,7 +157,8 @@ def is_star(column: Column) -> bool:
 
 
 def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
-    """Of ``df["*"]``, which columns of another frame it is; None if it is no such star."""
+    """A function from another frame to its columns that ``df["*"]`` contains; None for any other
+    column."""
     make: Any = type(column)
     if not is_star(column):
         return None
@@ -163,8 +166,8 @@ def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
         parts = columns_of(items_of(expression_of(column).expressions()), make)
 
         def classic(frame: DataFrame) -> list[str]:
-            found = [TakenColumn("", part).found_in(frame) for part in parts]
-            return [name for name, _ in filter(None, found)]
+            columns = [TakenColumn("", part).found_in(frame) for part in parts]
+            return [name for name, _ in filter(None, columns)]
 
         return classic
 
@@ -176,7 +179,7 @@ def star_taken(column: Column) -> Callable[[DataFrame], list[str]] | None:
 
 
 def same_columns(source: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> list[str]:
-    """The columns of a frame that a function of frames leaves as they are.
+    """The columns of a frame that a function of frames leaves unchanged.
 
     Examples
     --------
@@ -184,12 +187,12 @@ def same_columns(source: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> 
     >>> same_columns(df, lambda frame: frame.fillna("none"))
     ['x']
     """
-    # What is computed of a column does not have what is said of it.
-    told = [
+    # A computed column loses the metadata.
+    marked = [
         F.col(quoted(name)).alias(name, metadata={_SAID: name}) for name in source.columns
     ]
-    made = apply(source.select(*told)).schema
-    return [field.name for field in made if field.metadata.get(_SAID) == field.name]
+    schema = apply(source.select(*marked)).schema
+    return [field.name for field in schema if field.metadata.get(_SAID) == field.name]
 
 
 def _plain(part: str) -> str:
@@ -201,11 +204,12 @@ def _shown(column: Column) -> str:
 
 
 def _plan_ids(plan: Any) -> set[int]:
-    """The numbers that columns on Connect tell a frame by: its own, and of all it is made of."""
-    found = {plan._root_plan_id, plan._plan_id}
+    """The ids of plans by which Connect's columns identify a frame: its own, and those of its
+    inputs."""
+    ids = {plan._root_plan_id, plan._plan_id}
     for value in vars(plan).values():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            # Columns have every attribute that they are asked for.
-            if any(kind.__name__ == "LogicalPlan" for kind in type(one).__mro__):
-                found |= _plan_ids(one)
-    return found
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            # The test is by class, as a column returns every attribute.
+            if any(kind.__name__ == "LogicalPlan" for kind in type(part).__mro__):
+                ids |= _plan_ids(part)
+    return ids

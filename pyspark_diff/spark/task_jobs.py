@@ -1,10 +1,10 @@
-"""Spark jobs of tasks that read and make their rows by themselves.
+"""Spark jobs whose tasks read and write their rows themselves.
 
-    run_tasks(n, do)            =  do(0) + ... + do(n - 1)                   a task each
-    run_moved(makers, k, do)    =  do(0, what was made for 0) + ... + do(k - 1, ...)
+    run_tasks(n, do)            =  do(0) + ... + do(n - 1)                   one task each
+    run_moved(makers, k, do)    =  do(0, bytes for 0) + ... + do(k - 1, bytes for k - 1)
 
-Spark sees bytes, so there is nothing to plan. It would take the driver longer to plan such a job as
-a frame than most iterations of a loop are at work, and a frame's exchange is a job of its own.
+Spark sees bytes, so it has no plan to make. Planning such a job as a frame would take the driver
+longer than the work of most iterations of a loop, and a frame's exchange is a job of its own.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pyspark.sql import SparkSession, is_remote
 
 from pyspark_diff.spark.jvm import collected
 
-#: So many tasks, and what each gives for which bucket, by its number.
+#: A number of tasks, and a function from a task's number to pairs of a bucket and its bytes.
 Maker = tuple[int, Callable[[int], Iterator[tuple[int, bytes]]]]
 
 
 def has_tasks() -> bool:
-    """Whether there are such jobs: over Spark Connect there are only frames."""
+    """Whether such jobs are possible: Spark Connect has only frames."""
     return not is_remote()
 
 
 def run_tasks(
     spark: SparkSession, count: int, do: Callable[[int], Iterator[Any]]
 ) -> list[Any]:
-    """What all tasks give.
+    """The results of all tasks.
 
     Parameters
     ----------
     spark : SparkSession
     count : int
     do : callable
-        From the number of a task to what it gives.
+        From the number of a task to its results.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def run_moved(
     spark: SparkSession, makers: Sequence[Maker], buckets: int,
     do: Callable[[int, Iterable[bytes]], Iterator[Any]],
 ) -> list[Any]:
-    """What tasks give for each bucket, of the bytes that others made for it.
+    """The results of a task for each bucket, from the bytes that other tasks made for it.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def run_moved(
     makers : sequence of (int, callable)
     buckets : int
     do : callable
-        From a bucket and all that was made for it, in any order, to what it gives.
+        From a bucket and its bytes, in any order, to the results.
 
     Examples
     --------
@@ -72,25 +72,25 @@ def run_moved(
     >>> run_moved(spark, [], 2, lambda bucket, found: iter([(bucket, list(found))]))
     [(0, []), (1, [])]
     """
-    every = [(make, number) for count, make in makers for number in range(count)]
-    if not every:
+    tasks = [(make, number) for count, make in makers for number in range(count)]
+    if not tasks:
         return run_tasks(spark, buckets, lambda bucket: do(bucket, ()))
 
     def run(task: int, nothing: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
         _to_the_end(nothing)
-        make, number = every[task]
+        make, number = tasks[task]
         return make(number)
 
-    def done(bucket: int, found: Iterable[bytes]) -> Iterator[Any]:
-        found = iter(found)
-        yield from do(bucket, found)
-        _to_the_end(found)
+    def done(bucket: int, moved: Iterable[bytes]) -> Iterator[Any]:
+        remaining = iter(moved)
+        yield from do(bucket, remaining)
+        _to_the_end(remaining)
 
-    return collected(spark, len(every), run, (buckets, done))
+    return collected(spark, len(tasks), run, (buckets, done))
 
 
-def _to_the_end(given: Iterable[Any]) -> None:
-    """Take all that Spark gives a task, also where that is nothing: a worker that has not seen the
-    end of one task's input takes it for the beginning of the next."""
-    for _ in given:
+def _to_the_end(items: Iterable[Any]) -> None:
+    """Read the input of a task to its end, also if it is empty: a worker would take the unread end
+    of one task's input for the beginning of the next."""
+    for _ in items:
         pass

@@ -2,8 +2,8 @@
 
     user_functions(f) == user_functions(g)  ⟸  f and g are one expression, and call the same code
 
-SQL text calls a function by the name under which the session knows it. Spark looks the name up each
-time that it analyses the text, so that ``spark.udf.register`` changes later answers.
+SQL text calls a function by its name in the session. Spark looks the name up at each analysis of
+the text, so ``spark.udf.register`` changes later results.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyspark_diff.spark.jvm import (
     sql_class,
 )
 
-#: Kinds of nodes that call one, with the method that returns it.
+#: Kinds of nodes that call such a function, with the method that returns it.
 _CALLS = {"PythonUDF": "func", "ScalaUDF": "function", "SQLScalarFunction": "function"}
-#: Marks of a plan that has such a node. Not each version of Spark has all.
+#: Marks of a plan that has such a node. A version of Spark may lack some.
 _MARKS = ("PYTHON_UDF", "SCALA_UDF", "SQL_SCALAR_FUNCTION")
 
 
@@ -46,19 +46,19 @@ def user_functions(frame: DataFrame) -> tuple[Any, ...]:
     marks = [getattr(patterns, mark)() for mark in _MARKS if hasattr(patterns, mark)]
     if not analysed.containsAnyPattern(scala_sequence(marks)):
         return ()
-    found: list[Any] = []
+    functions: list[Any] = []
     nodes = [analysed]
     while nodes:  # without recursion: plans may be deeper than Python's stack
         plan = nodes.pop()
         nodes.extend(items_of(plan.children()))
         expressions = items_of(plan.expressions())
         while expressions:
-            one = expressions.pop()
-            expressions.extend(items_of(one.children()))
-            called = _CALLS.get(kind_of(one))
+            expression = expressions.pop()
+            expressions.extend(items_of(expression.children()))
+            called = _CALLS.get(kind_of(expression))
             if called is not None:
-                found.append(getattr(one, called)())
-    return tuple(found)
+                functions.append(getattr(expression, called)())
+    return tuple(functions)
 
 
 def code_of(function: Any) -> object:
@@ -71,8 +71,8 @@ def code_of(function: Any) -> object:
     Returns
     -------
     object
-        Of a Python function the function and its type of result, of a SQL function its parameters
-        and text. Any other function comes back as it is.
+        For a Python function the function and its type of result, for a SQL function its parameters
+        and text. Any other function is returned unchanged.
 
     Examples
     --------

@@ -1,13 +1,13 @@
 """Python values as Arrow columns: exactly, or not at all.
 
-Arrow by itself takes 1.5 for an integer, a datetime for a date and a number for a timestamp, and
-loses what does not fit. Here::
+Arrow by itself accepts 1.5 as an integer, a datetime as a date and a number as a timestamp, and
+loses digits. Here::
 
     to_array(values, kind).to_pylist() == values
 
-where a naive datetime stands for local time, and a float is rounded to the width of its column. The
-way back, `to_rows`, gives what ``collect`` gives: a Row for a struct, a dict for a map, local time
-for an instant.
+A naive datetime is local time, and a float is rounded to the width of its column. The inverse,
+`to_rows`, returns the values of ``collect``: a Row for a struct, a dict for a map, local time for
+an instant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark_diff.kernels import buffers
 from pyspark_diff.spark.schema import contains
 
-#: Types that Arrow has as structs of parts that are not null.
+#: Types that Arrow represents as structs of non-null parts.
 OPAQUE = tuple(
     getattr(T, name) for name in ("VariantType", "GeometryType", "GeographyType")
     if hasattr(T, name)
@@ -34,8 +34,9 @@ OPAQUE = tuple(
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
-#: The Python types of values of each Arrow type. A bool is no integer here, a datetime no date.
-_TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+#: The Python types of the values of each Arrow type. A bool is no integer here, and a datetime no
+#: date.
+_ACCEPTED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (int, np.integer)),
     (pa.types.is_floating, (int, float, np.integer, np.floating)),
@@ -50,19 +51,19 @@ _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
 
 
 def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of Python values, None being null.
+    """A column of Python values, with None as null.
 
     Parameters
     ----------
     values : sequence
-        For a struct dicts, Rows or tuples, matched by name, by name and by position; for a map
+        For a struct dicts and Rows, matched by name, or tuples, matched by position; for a map
         dicts; for a list lists, tuples or arrays.
     kind : pyarrow.DataType
 
     Raises
     ------
     TypeError
-        If a value is not exactly one of this type.
+        If a value is not exactly of this type.
 
     Examples
     --------
@@ -77,10 +78,10 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_nested(kind):
         plain = [_plain(value, kind) for value in values]
     else:
-        taken = _taken(kind)
-        for found in set(map(type, values)):
-            if not _is_taken(found, taken):
-                _refuse(next(value for value in values if type(value) is found))
+        accepted = _accepted(kind)
+        for python in set(map(type, values)):
+            if not _is_accepted(python, accepted):
+                _refuse(next(value for value in values if type(value) is python))
         plain = [_moment(v, kind) for v in values] if pa.types.is_timestamp(kind) else list(values)
     try:
         return pa.array(plain, type=kind)
@@ -89,9 +90,9 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column as functions of users take them: Arrow's, with a dict for a map.
+    """The values of a column for functions of users: Arrow's values, with a dict for a map.
 
-    A map by keys that are themselves nested, which no dict can have, is a list of pairs.
+    A map with nested keys, which no dict can have, is a list of pairs.
 
     Examples
     --------
@@ -104,12 +105,13 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """The function that replaces the pairs in a value of Arrow by dicts; None if it has none."""
+    """The function that replaces the pairs in a value of Arrow by dicts; None for a type without
+    maps."""
     if not pa.types.is_nested(kind):
         return None
     if pa.types.is_map(kind):
         make = list if pa.types.is_nested(kind.key_type) else dict
-        key, item = (_with_dicts(one) or _same for one in (kind.key_type, kind.item_type))
+        key, item = (_with_dicts(part) or _same for part in (kind.key_type, kind.item_type))
         return lambda value: None if value is None else make(
             (key(k), item(v)) for k, v in value
         )
@@ -126,10 +128,10 @@ def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def filled(table: pa.Table, struct: T.StructType) -> pa.Table:
-    """A table as `createDataFrame` takes it, in which the parts of a null variant are not null.
+    """A table for `createDataFrame`, in which the parts of a null variant are not null.
 
-    Arrow has a variant, and a geometry, as a struct with parts that cannot be null. Spark leaves
-    them null in the place of a null, and PySpark refuses to take that back.
+    Arrow represents a variant, and a geometry, as a struct with non-null parts. Spark makes these
+    parts null for a null value, and PySpark refuses such a table.
 
     Parameters
     ----------
@@ -169,22 +171,22 @@ def _filled(array: pa.Array, kind: T.DataType) -> pa.Array:
     elements, offsets = buffers.elements(array)
     if isinstance(kind, T.MapType):
         inside = (kind.keyType, kind.valueType)
-        parts = [_filled(elements.field(i), one) for i, one in enumerate(inside)]
+        parts = [_filled(elements.field(i), part) for i, part in enumerate(inside)]
         names = [pa.field("key", parts[0].type, nullable=False), pa.field("value", parts[1].type)]
         elements = pa.StructArray.from_arrays(parts, fields=names)
-        made = pa.map_(*names)
+        arrow = pa.map_(*names)
     else:
         assert isinstance(kind, T.ArrayType)
         elements = _filled(elements, kind.elementType)
-        made = pa.list_(pa.field("element", elements.type))
+        arrow = pa.list_(pa.field("element", elements.type))
     valid = buffers.validity(array)
     nulls = pa.py_buffer(np.packbits(valid, bitorder="little")) if valid.size else None
     layout = [nulls, pa.py_buffer(offsets.astype(np.int32))]
-    return pa.Array.from_buffers(made, len(array), layout, children=[elements])
+    return pa.Array.from_buffers(arrow, len(array), layout, children=[elements])
 
 
 def to_rows(table: pa.Table, struct: T.StructType) -> list[T.Row]:
-    """The rows of a table as ``collect`` gives those of a frame.
+    """The rows of a table, in the form of ``collect``.
 
     Parameters
     ----------
@@ -207,16 +209,16 @@ def to_rows(table: pa.Table, struct: T.StructType) -> list[T.Row]:
 
 
 def _shown(kind: T.DataType) -> Callable[[Any], Any] | None:
-    """What makes of Arrow's value of a type that of Spark; None if they are the same.
+    """The conversion from Arrow's value of a type to Spark's; None if they are the same.
 
-    PySpark's own conversion loses which of two equal hours of local time is meant.
+    PySpark's own conversion loses the distinction between two equal hours of local time.
     """
     convert = _conversion(kind)
     return convert and (lambda value: None if value is None else convert(value))
 
 
 def _conversion(kind: T.DataType) -> Callable[[Any], Any] | None:
-    """The same for values that are not null."""
+    """The conversion of values that are not null."""
     if isinstance(kind, T.TimestampType):
         return lambda value: kind.fromInternal((value - _EPOCH) // _MICROSECOND)
     if isinstance(kind, T.StructType):
@@ -226,8 +228,8 @@ def _conversion(kind: T.DataType) -> Callable[[Any], Any] | None:
         element = _shown(kind.elementType)
         return element and (lambda value: list(map(element, value)))
     if isinstance(kind, T.MapType):
-        one, other = _shown(kind.keyType) or _same, _shown(kind.valueType) or _same
-        return lambda value: {one(k): other(v) for k, v in value}
+        key, item = _shown(kind.keyType) or _same, _shown(kind.valueType) or _same
+        return lambda value: {key(k): item(v) for k, v in value}
     if isinstance(kind, T.VariantType):
         return lambda value: T.VariantVal(value["value"], value["metadata"])
     if isinstance(kind, T.UserDefinedType):
@@ -240,17 +242,17 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _taken(kind: pa.DataType) -> tuple[type, ...]:
-    return next((taken for is_kind, taken in _TAKEN if is_kind(kind)), ())
+def _accepted(kind: pa.DataType) -> tuple[type, ...]:
+    return next((accepted for is_kind, accepted in _ACCEPTED if is_kind(kind)), ())
 
 
-def _is_taken(found: type, taken: tuple[type, ...]) -> bool:
-    if found is type(None):
+def _is_accepted(python: type, accepted: tuple[type, ...]) -> bool:
+    if python is type(None):
         return True
     for narrow, wide in ((bool, int), (datetime.datetime, datetime.date)):
-        if issubclass(found, narrow) and narrow not in taken and wide in taken:
+        if issubclass(python, narrow) and narrow not in accepted and wide in accepted:
             return False
-    return issubclass(found, taken)
+    return issubclass(python, accepted)
 
 
 def _refuse(value: Any) -> None:
@@ -260,12 +262,12 @@ def _refuse(value: Any) -> None:
 def _moment(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
-    if hasattr(value, "to_pydatetime"):  # of pandas
+    if hasattr(value, "to_pydatetime"):  # a timestamp of pandas
         if value != value or value.nanosecond:
             _refuse(value)
         value = value.to_pydatetime()
     if kind.tz is not None:
-        # A naive datetime is local time, as everywhere in PySpark; Arrow would take it for UTC.
+        # A naive datetime is local time, as everywhere in PySpark; Arrow would read it as UTC.
         return value.astimezone(datetime.timezone.utc)
     if value.tzinfo is not None:
         raise TypeError(f"{value!r} has a time zone, and the column has none")
@@ -273,7 +275,7 @@ def _moment(value: Any, kind: pa.DataType) -> Any:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value of which Arrow loses nothing."""
+    """A value that Arrow converts without loss."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -286,17 +288,17 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         if not isinstance(value, (list, tuple, array, np.ndarray)):
             _refuse(value)
         return [_plain(part, kind.value_type) for part in value]
-    if not _is_taken(type(value), _taken(kind)):
+    if not _is_accepted(type(value), _accepted(kind)):
         _refuse(value)
     return _moment(value, kind) if pa.types.is_timestamp(kind) else value
 
 
 def _entries(value: Any, kind: pa.DataType) -> Sequence[tuple[Any, Any]]:
-    """The entries of a map: those of a dict, or pairs if its keys are nested."""
+    """The entries of a map: the items of a dict, or pairs if its keys are nested."""
     if isinstance(value, dict):
         return list(value.items())
     pairs = pa.types.is_nested(kind.key_type) and isinstance(value, (list, tuple))
-    if not pairs or not all(isinstance(one, tuple) and len(one) == 2 for one in value):
+    if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
         _refuse(value)
     return list(value)
 

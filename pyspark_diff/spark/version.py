@@ -4,8 +4,8 @@
     another version with all capabilities  =>  accepted, with one warning
     a capability is missing                =>  refused at once, by its name
 
-The number of a vendor's version says little: the client of Databricks 17.3 calls itself 4.0.0 and
-has the methods of 4.1.
+The version number of a vendor is no proof: the client of Databricks 17.3 has the number 4.0.0 and
+the methods of 4.1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_diff.errors import SchemaError
 #: The oldest version with all capabilities, and the first untried one.
 OLDEST = (4, 1)
 BEYOND = (4, 4)
-#: The methods of a DataFrame that steps use and that older versions do not have.
+#: The methods of a DataFrame that steps use and older versions lack.
 METHODS = ("repartitionById", "mapInArrow")
 
 _logger = logging.getLogger("pyspark_diff")
@@ -37,13 +37,13 @@ def check_installed() -> None:
     Raises
     ------
     RuntimeError
-        If it has no method that steps need.
+        If it lacks a method that steps need.
     """
     check(pyspark.__version__, tuple(name for name in METHODS if not hasattr(DataFrame, name)))
 
 
 def check_session(spark: SparkSession) -> None:
-    """Check the Spark of a session. With Connect that is the server's.
+    """Check the Spark of a session; with Connect, that of the server.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def check_session(spark: SparkSession) -> None:
     """
     if not hasattr(spark, "createDataFrame"):
         raise SchemaError(
-            f"a Spark session is wanted, and this is a {type(spark).__name__}: make one with "
+            f"a Spark session is needed, and this is a {type(spark).__name__}: make one with "
             "pyspark_diff.session()"
         )
     if spark not in _checked:
@@ -81,7 +81,7 @@ def missing_in(spark: SparkSession) -> tuple[str, ...]:
 
 
 def _numbers(version: str) -> tuple[int, int] | None:
-    """The first two numbers of a version; None for a vendor's own way of counting."""
+    """The first two numbers of a version; None for a vendor's own scheme."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return None if match is None else (int(match[1]), int(match[2]))
 
@@ -94,7 +94,7 @@ def check(version: str, missing: tuple[str, ...] = ()) -> None:
     ----------
     version : str
     missing : tuple of str
-        The methods that it does not have.
+        The methods that it lacks.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The windows in column expressions: which function, over which rows.
+"""The windows in column expressions: their functions and rows.
 
     windows_replaced(f(x).over(w) + 1, g)  =  g(f, x, w) + 1
 
-the same whether the column was written in Python, on classic or on Connect, or as SQL text.
+The result is the same for a column of Python code, on classic or on Connect, and for SQL text.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class WindowCall:
     name : str
         The function in lower case.
     arguments : tuple of Column
-        None for ``count(*)`` and ``count(1)``.
+        The arguments; empty for ``count(*)`` and ``count(1)``.
     distinct : bool
     nulls_ignored : bool
-        Whether the call says IGNORE NULLS. An argument may say it as well.
+        Whether the call has IGNORE NULLS. An argument may have that meaning as well.
     filter : Column or None
         The condition of a FILTER clause.
     partition : tuple of Column
     order : tuple of (Column, bool, bool)
-        What it is ordered by, whether that is descending, and whether nulls come last.
+        The columns of the order, whether each is descending, and whether its nulls come last.
     frame : tuple of (bool, Column or None, Column or None), or None
-        Whether limits count rows, and both limits, a None being none. None if no frame is given.
+        Whether limits count rows, and both limits, with None for no limit. None without a frame.
     """
 
     name: str
@@ -52,33 +52,32 @@ class WindowCall:
     frame: tuple[bool, Column | None, Column | None] | None
 
     def mapped(self, change: Callable[[Column], Column]) -> WindowCall:
-        """The same of other expressions."""
+        """The call with each expression changed."""
         return replace(
             self,
             arguments=tuple(map(change, self.arguments)),
             filter=None if self.filter is None else change(self.filter),
             partition=tuple(map(change, self.partition)),
-            order=tuple((change(one), down, last) for one, down, last in self.order),
+            order=tuple((change(column), down, last) for column, down, last in self.order),
         )
 
 
 def may_have_windows(column: object) -> bool:
-    """Whether an expression may have windows; if not, it has none."""
+    """Whether an expression may have windows; if the answer is no, it has none."""
     shown = str(column).lower() if isinstance(column, Column) else ""
-    return "over" in shown or "windowexpression" in shown  # as Connect calls it
+    return "over" in shown or "windowexpression" in shown  # Connect's name
 
 
 def windows_replaced(
     column: Column, replacement: Callable[[WindowCall, Column], Column]
 ) -> Column:
-    """A column expression in which others stand in the place of windows; nothing is analysed or
-    run.
+    """A column expression with its windows replaced; nothing is analysed or run.
 
     Parameters
     ----------
     column : Column
     replacement : callable
-        What stands in the place of a window, which is given as a column too: a column by its name.
+        From a window and its column to its replacement: a column by its name.
 
     Examples
     --------
@@ -95,20 +94,20 @@ def windows_replaced(
         return expression_of(replacement(_classic_call(node, make), column_of(node, make)))
 
     def by_name(call: WindowText, whole: str) -> str:
-        found: Any = replacement(_call_of_text(call), F.expr(whole))
-        name: str = found._expr._unparsed_identifier
+        column: Any = replacement(_call_of_text(call), F.expr(whole))
+        name: str = column._expr._unparsed_identifier
         return name
 
     def connect(node: Any) -> Any:
         # The classes themselves cannot be imported where Connect is not installed.
         if type(node).__name__ == "SQLExpression":
             text = of_text(node._expr, by_name)
-            found: Any = F.expr(text)
-            return None if text == node._expr else found._expr
+            new: Any = F.expr(text)
+            return None if text == node._expr else new._expr
         if type(node).__name__ != "WindowExpression":
             return None
-        found = replacement(_connect_call(node, make), make(node))
-        return found._expr
+        new = replacement(_connect_call(node, make), make(node))
+        return new._expr
 
     return replaced(column, classic, connect)
 
@@ -129,15 +128,15 @@ def _classic_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
         if star or kind_of(counted) == "Literal" and counted.value() is not None:
             arguments = []
     order = []
-    for one in items_of(spec.orderSpec()):
-        down, last = one.direction().toString(), one.nullOrdering().toString()
-        order.append((column_of(one.child(), make), "Desc" in down, "Last" in last))
+    for item in items_of(spec.orderSpec()):
+        down, last = item.direction().toString(), item.nullOrdering().toString()
+        order.append((column_of(item.child(), make), "Desc" in down, "Last" in last))
     frame = None
     if kind_of(spec.frameSpecification()) == "SpecifiedWindowFrame":
-        given = spec.frameSpecification()
+        rows = spec.frameSpecification()
         frame = (
-            kind_of(given.frameType()) == "RowFrame$", _limit(given.lower(), make),
-            _limit(given.upper(), make),
+            kind_of(rows.frameType()) == "RowFrame$", _limit(rows.lower(), make),
+            _limit(rows.upper(), make),
         )
     return WindowCall(
         name, columns_of(arguments, make), distinct, ignored,
@@ -163,7 +162,9 @@ def _connect_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
             counted == "LiteralExpression" and arguments[0]._value is not None
         ):
             arguments = []
-    order = [(make(one._child), not one._ascending, not one._nullsFirst) for one in spec._orderSpec]
+    order = [
+        (make(item._child), not item._ascending, not item._nullsFirst) for item in spec._orderSpec
+    ]
     frame = None
     if spec._frame is not None:
         low, high = (
@@ -177,7 +178,7 @@ def _connect_call(node: Any, make: Callable[[Any], Column]) -> WindowCall:
     )
 
 
-#: What is a column's name in SQL text, and no constant or function.
+#: The name of a column in SQL text, and no constant or function.
 _NAMES = re.compile(
     r"(?!(?:true|false|null|current_\w+)$)[a-z_]\w*(?:\.[a-z_]\w*)*$", re.IGNORECASE
 )
@@ -187,7 +188,7 @@ _QUOTED_NAMES = re.compile(r"`(?:[^`]|``)*`$")
 def _call_of_text(call: WindowText) -> WindowCall:
     arguments = call.arguments
     if call.name == "count" and not call.distinct and len(arguments) == 1:
-        # A number, or a star, is of all rows.
+        # The count of a number or a star counts all rows.
         arguments = () if re.fullmatch(r"\*|\d+", arguments[0]) else arguments
     frame = None
     if call.frame is not None:
@@ -198,7 +199,7 @@ def _call_of_text(call: WindowText) -> WindowCall:
         call.name, tuple(map(_of_text, arguments)), call.distinct, call.nulls_ignored,
         None if call.filter is None else F.expr(call.filter),
         tuple(map(_of_text, call.partition)),
-        tuple((_of_text(one), down, last) for one, down, last in call.order), frame,
+        tuple((_of_text(part), down, last) for part, down, last in call.order), frame,
     )
 
 

@@ -2,8 +2,8 @@
 
     with_windows_replaced(f"{a} + f(x) OVER (w)", g)  =  f"{a} + {g(f, x, w)}"
 
-Only windows are read, as far as Spark's grammar has them in expressions; what they are of is left
-to the server. What is not understood is left as it is.
+The module parses only windows, in the forms of Spark's grammar for expressions, and leaves their
+arguments to the server. Text of any other form stays unchanged.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class WindowText:
     filter : str or None
     partition : tuple of str
     order : tuple of (str, bool, bool)
-        What it is ordered by, whether that is descending, and whether nulls come last.
+        The columns of the order, whether each is descending, and whether its nulls come last.
     frame : tuple of (bool, str or None, str or None), or None
-        Whether limits count rows, and both limits, a None being none.
+        Whether limits count rows, and both limits, with None for no limit.
     """
 
     name: str
@@ -48,14 +48,14 @@ class WindowText:
 
 
 def with_windows_replaced(text: str, replacement: Callable[[WindowText, str], str]) -> str:
-    """SQL text in which others stand in the place of windows.
+    """SQL text with its windows replaced.
 
     Parameters
     ----------
     text : str
     replacement : callable
-        What stands in the place of a window, which is given as text too. Not asked for those that
-        others are of.
+        From a window and its text to its replacement. Windows within another window are not passed
+        to it.
 
     Examples
     --------
@@ -64,25 +64,25 @@ def with_windows_replaced(text: str, replacement: Callable[[WindowText, str], st
     "x - lag('x', '2')"
     """
     tokens = _Tokens(text)
-    found: list[tuple[int, int, WindowText]] = []
+    windows: list[tuple[int, int, WindowText]] = []
     for over in range(len(tokens)):
         stop = tokens.closed(over + 1) if tokens.word(over, "over") else None
         window = None if stop is None else _window(tokens, over, stop)
         if stop is not None and window is not None:
-            # Those inside of it were found before.
-            found = [one for one in found if one[0] < window[0]]
-            if not found or found[-1][1] <= window[0]:
-                found.append((window[0], stop, window[1]))
+            # An outer window removes the inner windows, which come first.
+            windows = [earlier for earlier in windows if earlier[0] < window[0]]
+            if not windows or windows[-1][1] <= window[0]:
+                windows.append((window[0], stop, window[1]))
     parts: list[str] = []
     done = 0
-    for first, stop, call in found:
+    for first, stop, call in windows:
         parts += [tokens.between(done, first), replacement(call, tokens.part(first, stop)), " "]
         done = stop
     return "".join([*parts, tokens.between(done, len(tokens))]).rstrip() if parts else text
 
 
 class _Tokens:
-    """SQL text in words and signs, those at one place between others."""
+    """SQL text as a sequence of tokens: words, quoted texts and signs."""
 
     def __init__(self, text: str):
         self._text = text
@@ -92,19 +92,19 @@ class _Tokens:
         return len(self._found)
 
     def text(self, place: int) -> str:
-        """One of them."""
+        """A token; empty outside of the text."""
         return self._found[place].group() if 0 <= place < len(self) else ""
 
     def word(self, place: int, *words: str) -> bool:
-        """Whether it is one of some words."""
+        """Whether a token is one of some words."""
         return self.text(place).lower() in words
 
     def words(self, place: int, *words: str) -> bool:
-        """Whether some words follow each other from there."""
+        """Whether some words follow each other from a token on."""
         return all(self.word(place + i, word) for i, word in enumerate(words))
 
     def between(self, first: int, stop: int) -> str:
-        """The text from one of them up to, and without, another one."""
+        """The text from a token up to, and without, another one."""
         begin, end = (
             0 if not at else self._found[at].start() if at < len(self) else len(self._text)
             for at in (first, stop)
@@ -112,11 +112,11 @@ class _Tokens:
         return self._text[begin:end]
 
     def part(self, first: int, stop: int) -> str:
-        """The same without what stands around it."""
+        """The text from a token up to another one, without the surrounding space."""
         return self._text[self._found[first].start():self._found[stop - 1].end()]
 
     def closed(self, place: int) -> int | None:
-        """Behind the parenthesis that closes one; None if there is none."""
+        """The token after the parenthesis that closes one; None without a closing one."""
         if self.text(place) != "(":
             return None
         depth = 0
@@ -127,7 +127,7 @@ class _Tokens:
         return None
 
     def opened(self, place: int) -> int:
-        """The parenthesis that one closes; -1 if there is none."""
+        """The parenthesis that matches a closing one; -1 without a match."""
         depth = 0
         for at in range(place, -1, -1):
             depth += {")": 1, "(": -1}.get(self.text(at), 0)
@@ -136,7 +136,7 @@ class _Tokens:
         return -1
 
     def top(self, first: int, stop: int) -> Iterator[int]:
-        """Those from one to another that are in no parentheses or the like."""
+        """The tokens between two that are outside of parentheses and brackets."""
         depth = 0
         for at in range(first, stop):
             depth -= self.text(at) in (")", "]")
@@ -153,7 +153,7 @@ class _Tokens:
 
 
 def _window(tokens: _Tokens, over: int, stop: int) -> tuple[int, WindowText] | None:
-    """Where a window begins, and its parts; None if they are not understood."""
+    """The first token of a window, and its parts; None for an unknown form."""
     place, ignored, condition = over, False, None
     if tokens.word(place - 1, "nulls") and tokens.word(place - 2, "ignore", "respect"):
         ignored = tokens.word(place - 2, "ignore")
@@ -181,7 +181,7 @@ def _spec(tokens: _Tokens, first: int, stop: int) -> tuple[
     tuple[str, ...], tuple[tuple[str, bool, bool], ...],
     tuple[bool, str | None, str | None] | None,
 ] | None:
-    """What stands in the parentheses of a window."""
+    """The specification in the parentheses of a window."""
     begins: dict[str, int] = {}
     for at in tokens.top(first, stop):
         if tokens.word(at, "partition", "distribute") and tokens.word(at + 1, "by"):
@@ -218,15 +218,15 @@ def _spec(tokens: _Tokens, first: int, stop: int) -> tuple[
             if len(both) != 1:
                 return None
             limits = [(start + 2, both[0]), (both[0] + 1, stop)]
-        found = [_limit(tokens, *limit) if limit else "0" for limit in limits]
-        if "" in found:
+        texts = [_limit(tokens, *limit) if limit else "0" for limit in limits]
+        if "" in texts:
             return None
-        frame = (tokens.word(start, "rows"), *found)
+        frame = (tokens.word(start, "rows"), *texts)
     return partition, tuple(order), frame  # type: ignore[return-value]
 
 
 def _limit(tokens: _Tokens, first: int, stop: int) -> str | None:
-    """A limit of a frame: None for none, nothing where it is not understood."""
+    """A limit of a frame: None if it is unbounded, an empty text for an unknown form."""
     if tokens.words(first, "current", "row"):
         return "0"
     if tokens.word(first, "unbounded"):

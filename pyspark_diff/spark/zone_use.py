@@ -2,7 +2,7 @@
 
     not reads_zone(f)  ⟹  f has the same rows in each time zone
 
-Spark marks each expression that has a zone. A cast always has one, and most casts are of numbers.
+Spark marks each expression that has a zone. Every cast has one, and most casts convert numbers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 
 from pyspark_diff.spark.jvm import analysed_json
 
-#: Types that a cast from or to each other, or from or to text, needs the zone for.
+#: Types for which a cast from or to another of them, or from or to text, needs the zone.
 _TIMES = ("date", "timestamp")
-#: Expressions by whose names nothing is known of their values: functions of users.
+#: Functions of users, whose values may depend on the zone.
 _FUNCTIONS = ("PythonUDF", "PythonUDAF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF")
 #: Expressions whose type is in the plan.
 _TYPED = ("AttributeReference", "Literal")
@@ -42,7 +42,7 @@ def reads_zone(frame: DataFrame) -> bool:
 
 
 def _reads_zone(node: dict[str, Any], child: dict[str, Any]) -> bool:
-    """Whether a node does, given the one after it, which is its first child if it has any."""
+    """Whether a node depends on the zone. The next node is its first child, if it has children."""
     kind = _class_of(node)
     if kind in _FUNCTIONS or kind == "Literal" and _has(node, ("timestamp",)):
         return True
@@ -52,7 +52,7 @@ def _reads_zone(node: dict[str, Any], child: dict[str, Any]) -> bool:
         return True
     if _has(node, _TIMES):
         return True
-    # To text, or to something made of it.
+    # A cast to text, or to a type with text in it.
     return _has(node, ("string",)) and (
         _class_of(child) not in _TYPED or _has(child, _TIMES)
     )
@@ -68,12 +68,12 @@ def _class_of(node: dict[str, Any]) -> str:
 
 
 def _nodes(part: Any) -> Iterator[dict[str, Any]]:
-    """All nodes of a plan and of its expressions, each in front of its children."""
+    """All nodes of a plan and of its expressions, each before its children."""
     if isinstance(part, dict):
         if "class" in part:
             yield part
         for value in part.values():
             yield from _nodes(value)
     elif isinstance(part, list):
-        for one in part:
-            yield from _nodes(one)
+        for item in part:
+            yield from _nodes(item)
