@@ -3,9 +3,9 @@
 For a group ``G``, a multiset of records with multiplicities of either sign, a function has one of
 three forms::
 
-    linear       finish(sum of m * f(x) over the records x of G, m being their multiplicity)
-    ordered      the first of the records in an order of their own
-    collected    a function of the values and how often each is there, in ascending order
+    linear       finish(sum of m * f(x) over the records x of G with their multiplicities m)
+    ordered      the first record in an order
+    collected    a function of the values and their multiplicities, in ascending order
 
 Linear functions of one group share a vector of sums. Ordered and collected functions read
 the values with a *positive* multiplicity. `Truth` (the extreme of booleans) and distinct aggregates
@@ -37,7 +37,7 @@ class Argument:
     Parameters
     ----------
     column : int
-        Its number among the columns that are summed.
+        Its number among the columns to sum.
     type : DataType
     nullable : bool
         Whether nulls may be among its values.
@@ -59,37 +59,37 @@ class AggregateFunction(ABC):
     Parameters
     ----------
     name : str
-        As Spark calls it.
+        Spark's name of the function.
     synonyms : tuple of str
     """
 
     name: str
     synonyms: tuple[str, ...] = ()
-    #: How many arguments it takes; None for any number.
+    #: The number of its arguments; None for any number.
     arity: ClassVar[int | None] = 1
-    #: Whether the result may be another one if equal arguments count once.
+    #: Whether the result may differ if equal arguments count once.
     can_be_distinct: ClassVar[bool] = True
-    #: Whether they always do.
+    #: Whether equal arguments always count once.
     counts_once: ClassVar[bool] = False
-    #: How many constants there may be after these.
+    #: The largest number of constants after the arguments.
     constants: ClassVar[int] = 0
     #: The result over no values.
     empty: ClassVar[Any] = None
-    #: The argument by which records do not count: where it is null.
+    #: The argument whose null excludes a record.
     decisive: ClassVar[int] = 0
     #: Whether the columns of WITHIN GROUP are arguments too, after the others.
     takes_order: ClassVar[bool] = False
-    #: Whether nulls of the argument count, so that a FILTER has to leave out whole records.
+    #: Whether nulls of the argument count, so that a FILTER has to exclude whole records.
     counts_nulls: ClassVar[bool] = False
 
-    def given(self, *constants: Any) -> AggregateFunction:
+    def with_constants(self, *constants: Any) -> AggregateFunction:
         """The function with its constants."""
         return self
 
     def ordered(
         self, order: Sequence[Ordering], types: Sequence[T.DataType]
     ) -> AggregateFunction:
-        """The function over values in an order, that of WITHIN GROUP.
+        """The function over values in the order of WITHIN GROUP.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class AggregateFunction(ABC):
         """
         raise SchemaError(
             f"{self.name} has WITHIN GROUP (ORDER BY ...). It is not maintained in an order of its "
-            "own. Write it without, or use min_by or max_by"
+            "own. Remove the order, or use min_by or max_by"
         )
 
     def in_session(self, ansi: bool) -> AggregateFunction:
@@ -108,13 +108,13 @@ class AggregateFunction(ABC):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
-        """The expressions that it is computed from, given its arguments and their types."""
+        """The input expressions, from the arguments and their types."""
         return list(arguments)
 
 
 @dataclass(frozen=True)
 class LinearFunction(AggregateFunction):
-    """A function of sums, to which every record adds something of its own."""
+    """A function of sums over the records."""
 
     #: Whether windows of rows have room for the sums of each row.
     over_windows: ClassVar[bool] = True
@@ -122,44 +122,44 @@ class LinearFunction(AggregateFunction):
     def result(
         self, arguments: Sequence[Argument], kind: T.DataType, *, exact: bool
     ) -> results.Result:
-        """The sums of a group, and the formula that makes the value of them.
+        """The sums of a group, and the formula from the sums to the value.
 
         Parameters
         ----------
         arguments : sequence of Argument
         kind : DataType
-            Type of the result.
+            The type of the result.
         exact : bool
-            Whether to sum floats exactly, and round once.
+            Whether to sum floats exactly and round once.
 
         Raises
         ------
         UnsupportedTypeError
             If values of the arguments' types cannot be summed.
         """
-        found = self._over(arguments, arrow_type(kind), exact)
-        if found is None:
+        formula = self._over(arguments, arrow_type(kind), exact)
+        if formula is None:
             shown = ", ".join(argument.type.simpleString() for argument in arguments)
             raise UnsupportedTypeError(
                 f"{self.name} of a column of type {shown} is not supported; cast it to a number"
             )
-        return found
+        return formula
 
     @abstractmethod
     def _over(
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result | None:
-        """The same for Arrow's type; None if values of the argument's type cannot be summed."""
+        """`result` for a type of Arrow; None if the argument's type has no sums."""
 
 
 @dataclass(frozen=True)
 class OrderedFunction(AggregateFunction):
-    """The first argument of the record that is the first in an order.
+    """The first argument of the first record in an order.
 
     Parameters
     ----------
     greatest : bool
-        Whether the last in order counts as the first.
+        Whether the last record in the order counts as the first.
     """
 
     greatest: bool = False
@@ -168,25 +168,25 @@ class OrderedFunction(AggregateFunction):
     @property
     @abstractmethod
     def order(self) -> tuple[tuple[int, bool], ...]:
-        """Numbers of the arguments that make the order, and whether each is descending.
+        """The numbers of the arguments in the order, and whether each is descending.
 
-        Records in which the first of them is null do not count.
+        Records with a null in the first argument of the order do not count.
         """
 
     @property
     def from_back(self) -> bool:
-        """Whether the last in this order is the first."""
+        """Whether the last record in this order counts as the first."""
         return False
 
 
 @dataclass(frozen=True)
 class CollectedFunction(AggregateFunction):
-    """A function of all values that are not null, which are kept for each group."""
+    """A function of all non-null values of a group, which the operator keeps."""
 
     @abstractmethod
     def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
-        """The result over some values and how often each is there, in ascending order."""
+        """The result over values and their multiplicities, in ascending order."""
 
     def __call__(self, key: Any, values: list[tuple[tuple[Any, ...], int]]) -> list[tuple[Any]]:
-        """The same as a function that `reduce` can call."""
+        """The function in the form of `reduce`."""
         return [(self.collect([(v, count) for (v, *_), count in values if count > 0]),)]

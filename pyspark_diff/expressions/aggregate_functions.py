@@ -34,7 +34,7 @@ _FLOATS = (T.FloatType, T.DoubleType)
 
 @dataclass(frozen=True)
 class Count(LinearFunction):
-    """The number of records, or of those in which none of the arguments is null."""
+    """The number of records, or of records without a null argument."""
 
     name: str = "count"
     arity: ClassVar[int | None] = None
@@ -53,14 +53,14 @@ class Count(LinearFunction):
     def _over(
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
-        # A distinct count of several columns takes no row with a null.
+        # The input of a distinct count of several columns has no row with a null.
         argument = arguments[0]
         return results.Count(kind, Valid(argument.column) if argument.nullable else Rows())
 
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(Count):
-    """The number of distinct values: exact, whatever deviation is allowed."""
+    """The number of distinct values: exact, with any allowed deviation."""
 
     name: str = "approx_count_distinct"
     arity = 1
@@ -70,7 +70,7 @@ class ApproxCountDistinct(Count):
 
 @dataclass(frozen=True)
 class PairCount(Count):
-    """The number of records in which neither of two arguments is null."""
+    """The number of records without a null in two arguments."""
 
     name: str = "regr_count"
     arity = 2
@@ -92,30 +92,30 @@ class CountIf(LinearFunction):
 
 @dataclass(frozen=True)
 class Truth(LinearFunction):
-    """Whether a condition is true for any record, or for all of them.
+    """Whether a condition is true for any record, or for all records.
 
     Parameters
     ----------
-    every : bool
-        Whether it has to be true for all of them.
+    for_all : bool
+        Whether the condition has to be true for all records.
     """
 
-    every: bool = False
+    for_all: bool = False
     can_be_distinct = False
 
     def _over(
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
         (argument,) = arguments
-        return (results.AllTrue if self.every else results.AnyTrue)(kind, argument.column)
+        return (results.AllTrue if self.for_all else results.AnyTrue)(kind, argument.column)
 
 
 @dataclass(frozen=True)
 class Sum(LinearFunction):
-    """The sum of numbers, of which that of whole numbers and of decimals is exact."""
+    """The sum of numbers. Sums of whole numbers and of decimals are exact."""
 
     name: str = "sum"
-    #: Whether a sum that does not fit is null, and no error.
+    #: Whether a sum beyond the range of its type is null instead of an error.
     lenient: ClassVar[bool] = False
 
     def _over(
@@ -123,19 +123,19 @@ class Sum(LinearFunction):
     ) -> results.Result | None:
         (argument,) = arguments
         if isinstance(argument.type, T.DecimalType):
-            decimals = results.TryDecimalSum if self.lenient else results.DecimalSum
-            return decimals(kind, argument.column)
+            decimal_sum = results.TryDecimalSum if self.lenient else results.DecimalSum
+            return decimal_sum(kind, argument.column)
         if isinstance(argument.type, _FLOATS):
             return (results.ExactSum if exact else results.FloatSum)(kind, argument.column)
         if isinstance(argument.type, (*_WHOLE, T.DayTimeIntervalType)):
-            made = results.TryIntegerSum if self.lenient else results.IntegerSum
-            return made(kind, argument.column)
+            integer_sum = results.TryIntegerSum if self.lenient else results.IntegerSum
+            return integer_sum(kind, argument.column)
         return None
 
 
 @dataclass(frozen=True)
 class TrySum(Sum):
-    """The same, and null if it does not fit its type.
+    """The sum, or null beyond the range of its type.
 
     Spark adds row by row, so a sum that fits may be null there if a part of it does not.
     """
@@ -146,11 +146,11 @@ class TrySum(Sum):
 
 @dataclass(frozen=True)
 class Average(LinearFunction):
-    """The average of numbers, rounded once where their sum is exact."""
+    """The average of numbers, rounded once if their sum is exact."""
 
     name: str = "avg"
     synonyms: tuple[str, ...] = ("mean",)
-    #: Whether an average that does not fit is null, and no error.
+    #: Whether an average beyond the range of its type is null instead of an error.
     lenient: ClassVar[bool] = False
 
     def _over(
@@ -158,8 +158,8 @@ class Average(LinearFunction):
     ) -> results.Result | None:
         (argument,) = arguments
         if isinstance(argument.type, T.DecimalType):
-            made = results.TryDecimalAverage if self.lenient else results.DecimalAverage
-            return made(kind, argument.column, argument.type.scale)
+            decimal_average = results.TryDecimalAverage if self.lenient else results.DecimalAverage
+            return decimal_average(kind, argument.column, argument.type.scale)
         if isinstance(argument.type, _FLOATS):
             return (results.ExactAverage if exact else results.FloatAverage)(kind, argument.column)
         if isinstance(argument.type, _WHOLE):
@@ -171,7 +171,7 @@ class Average(LinearFunction):
 
 @dataclass(frozen=True)
 class TryAverage(Average):
-    """The same, and null if it does not fit its type."""
+    """The average, or null beyond the range of its type."""
 
     name: str = "try_avg"
     synonyms: tuple[str, ...] = ()
@@ -180,12 +180,12 @@ class TryAverage(Average):
 
 @dataclass(frozen=True)
 class PairAverage(Average):
-    """The average of one of two arguments over the records in which neither is null.
+    """The average of one of two arguments, over the records without a null in either.
 
     Parameters
     ----------
     place : int
-        Which of them.
+        The number of the argument.
     """
 
     synonyms: tuple[str, ...] = ()
@@ -225,7 +225,7 @@ class Variance(LinearFunction):
     Parameters
     ----------
     ddof : int
-        What the sum of squares is divided by is the count less this: 1 for that of a sample.
+        The divisor of the sum of squares is the count minus this number: 1 for a sample.
     root : bool
     """
 
@@ -235,7 +235,7 @@ class Variance(LinearFunction):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
-        # In doubles of everything but whole numbers, as Spark does of all.
+        # Spark converts all numbers to doubles; here whole numbers stay exact.
         return [
             argument if isinstance(kind, (*_WHOLE, *_FLOATS)) else argument.cast("double")
             for argument, kind in zip(arguments, types)
@@ -261,13 +261,14 @@ class Extreme(OrderedFunction):
 
     @property
     def from_back(self) -> bool:
-        # So that both read one arrangement.
+        # So minimum and maximum read one arrangement.
         return self.greatest
 
 
 @dataclass(frozen=True)
 class ExtremeBy(OrderedFunction):
-    """The value where another is the least or the greatest; of several, the least value."""
+    """The value of the record whose other argument is the least or the greatest; the least such
+    value."""
 
     arity = 2
     decisive = 1
@@ -279,7 +280,7 @@ class ExtremeBy(OrderedFunction):
 
 @dataclass(frozen=True)
 class CollectList(CollectedFunction):
-    """All values, in order, each as often as it is there."""
+    """All values, in order, each as often as it occurs."""
 
     name: str = "collect_list"
     synonyms: tuple[str, ...] = ("array_agg",)
@@ -303,24 +304,24 @@ class CollectSet(CollectedFunction):
 
 @dataclass(frozen=True)
 class Percentile(CollectedFunction):
-    """A value below which a part of all values lies, with what is between two taken in proportion.
+    """The value at a relative position among all values, interpolated between two values.
 
     Parameters
     ----------
     parts : float or tuple of float
-        One part or several, from 0 to 1.
+        One relative position or several, from 0 to 1.
     times : int
-        How often each value counts.
+        The weight of each value.
     """
 
     name: str = "percentile"
     parts: float | tuple[float, ...] = 0.5
     times: int = 1
     constants = 2
-    #: Whether what lies between two values is taken in proportion.
+    #: Whether a position between two values is interpolated.
     between: ClassVar[bool] = True
 
-    def given(self, *constants: Any) -> AggregateFunction:
+    def with_constants(self, *constants: Any) -> AggregateFunction:
         times = constants[1] if len(constants) > 1 else 1
         return replace(self, parts=_parts(self.name, constants[0]), times=_times(times))
 
@@ -343,19 +344,19 @@ class Percentile(CollectedFunction):
                     "Values between two intervals are computed for numbers only. Compute a number "
                     "from the interval first, with extract(... FROM ...)"
                 )
-        # Text is taken for a number, as Spark does.
+        # Text is cast to a number, as in Spark.
         return [
             argument if isinstance(kind, T.NumericType) else argument.cast("double")
             for argument, kind in zip(arguments, types)
         ]
 
     def quantiles(self, value: T.DataType, kind: T.DataType) -> Quantiles | None:
-        """The same of values that are found by search; None where they have to be collected.
+        """The quantiles of values that a search can find; None if the values have to be collected.
 
         Parameters
         ----------
         value, kind : DataType
-            Of the argument, and of the result.
+            The types of the argument and of the result.
         """
         if not has_codes(arrow_type(value)):
             return None
@@ -369,10 +370,10 @@ class Percentile(CollectedFunction):
         if not values:
             return None
         if isinstance(self.parts, tuple):
-            return [self._one(values, part) for part in self.parts]
-        return self._one(values, self.parts)
+            return [self._value_at(values, part) for part in self.parts]
+        return self._value_at(values, self.parts)
 
-    def _one(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
+    def _value_at(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
         position = (sum(count for _, count in values) * self.times - 1) * part
         below, above = math.floor(position), math.ceil(position)
         low, high = _at(values, below // self.times), _at(values, above // self.times)
@@ -383,7 +384,7 @@ class Percentile(CollectedFunction):
 
 @dataclass(frozen=True)
 class Median(Percentile):
-    """The value in the middle, or the mean of both."""
+    """The middle value, or the mean of the two middle values."""
 
     name: str = "median"
     constants = 0
@@ -391,16 +392,17 @@ class Median(Percentile):
 
 @dataclass(frozen=True)
 class PercentileApprox(Percentile):
-    """The first value of which at least a part of all are not greater: exact, and never between.
+    """The least value such that a part of all values is less or equal: exact, without
+    interpolation.
 
-    Spark's function of this name may be off by some places.
+    Spark's function of this name is approximate.
     """
 
     name: str = "percentile_approx"
     synonyms: tuple[str, ...] = ("approx_percentile",)
     between = False
 
-    def given(self, *constants: Any) -> AggregateFunction:
+    def with_constants(self, *constants: Any) -> AggregateFunction:
         return replace(self, parts=_parts(self.name, constants[0]))
 
     def evaluated(
@@ -408,14 +410,15 @@ class PercentileApprox(Percentile):
     ) -> list[Column]:
         return list(arguments)
 
-    def _one(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
+    def _value_at(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
         place = math.ceil(part * sum(count for _, count in values))
         return _at(values, max(place, 1) - 1)
 
 
 @dataclass(frozen=True)
 class PercentileDisc(PercentileApprox):
-    """The same as a double, in SQL: ``percentile_disc(0.5) WITHIN GROUP (ORDER BY x)``."""
+    """The percentile without interpolation as a double, in SQL: ``percentile_disc(0.5) WITHIN GROUP
+    (ORDER BY x)``."""
 
     name: str = "percentile_disc"
     synonyms: tuple[str, ...] = ()
@@ -434,7 +437,7 @@ class PercentileDisc(PercentileApprox):
 
 @dataclass(frozen=True)
 class DescendingDisc(PercentileDisc):
-    """The same in an order downwards: its places are counted from the greatest value."""
+    """`percentile_disc` in descending order: positions count from the greatest value."""
 
     def quantiles(self, value: T.DataType, kind: T.DataType) -> Quantiles | None:
         return None
@@ -445,7 +448,7 @@ class DescendingDisc(PercentileDisc):
 
 @dataclass(frozen=True)
 class Mode(CollectedFunction):
-    """The value that is there most often; of several, the least."""
+    """The most frequent value; the least of several."""
 
     name: str = "mode"
     can_be_distinct = False
@@ -457,20 +460,20 @@ class Mode(CollectedFunction):
         return GreatestMode() if order[0].descending else self
 
     def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
-        # The first of the greatest ones.
+        # `max` returns the first of several maxima.
         return max(values, key=lambda value: value[1])[0] if values else None
 
 
 @dataclass(frozen=True)
 class GreatestMode(Mode):
-    """The same; of several, the greatest."""
+    """The most frequent value; the greatest of several."""
 
     def collect(self, values: Sequence[tuple[Any, int]]) -> Any:
         return super().collect(values[::-1])
 
 
 def _at(values: Sequence[tuple[Any, int]], place: int) -> Any:
-    """The value at a place, all being in a row, each as often as it is there."""
+    """The value at a place in the list of all values, each as often as it occurs."""
     for value, count in values:
         place -= count
         if place < 0:
@@ -478,24 +481,24 @@ def _at(values: Sequence[tuple[Any, int]], place: int) -> Any:
     raise IndexError("there are fewer values")
 
 
-def _parts(name: str, given: Any) -> float | tuple[float, ...]:
-    listed = given if isinstance(given, (list, tuple)) else [given]
+def _parts(name: str, constant: Any) -> float | tuple[float, ...]:
+    listed = constant if isinstance(constant, (list, tuple)) else [constant]
     if not listed or not all(part is not None and 0 <= part <= 1 for part in listed):
-        raise SchemaError(f"{name} takes parts from 0 to 1, not {given!r}")
+        raise SchemaError(f"{name} takes parts from 0 to 1, not {constant!r}")
     parts = tuple(map(float, listed))
-    return parts if isinstance(given, (list, tuple)) else parts[0]
+    return parts if isinstance(constant, (list, tuple)) else parts[0]
 
 
-def _times(given: Any) -> int:
-    if not isinstance(given, int) or given < 1:
+def _times(constant: Any) -> int:
+    if not isinstance(constant, int) or constant < 1:
         raise SchemaError(
-            f"the frequency of percentile is one positive number for all records, not {given!r}; "
-            "for that of a column, move it into the diff: weighted(...)"
+            "the frequency of percentile is one positive number for all records, not "
+            f"{constant!r}; for frequencies in a column, move it into the diff: weighted(...)"
         )
-    return given
+    return constant
 
 
-#: All of them. To add one, write a class of one of the three forms, and put it here.
+#: All functions. To add one, write a class of one of the three forms and list it here.
 _ALL: tuple[AggregateFunction, ...] = (
     Count(),
     ApproxCountDistinct(),
@@ -517,7 +520,7 @@ _ALL: tuple[AggregateFunction, ...] = (
     PairCount("regr_count"),
     Moment("skewness", order=3),
     Moment("kurtosis", order=4),
-    Truth("bool_and", ("every",), every=True),
+    Truth("bool_and", ("every",), for_all=True),
     Truth("bool_or", ("any", "some")),
     Extreme("min"),
     Extreme("max", greatest=True),
@@ -536,7 +539,7 @@ _ALL: tuple[AggregateFunction, ...] = (
     AnyRecord("any_value"),
 )
 
-#: By their names and synonyms.
+#: The functions by their names and synonyms.
 FUNCTIONS: dict[str, AggregateFunction] = {
     name: function for function in _ALL for name in (function.name, *function.synonyms)
 }

@@ -1,9 +1,9 @@
-"""What the columns in `agg` ask for, found without running anything.
+"""The aggregates in the columns of `agg`, parsed without a job.
 
     the aggregates of f, in order   ≡  the columns that groupBy(keys).agg(f) adds, names and types
 
-Where something is computed from aggregates, as in ``sum(x) / count(y)``, these are the columns of a
-row-wise expression over the groups::
+An expression of aggregates, such as ``sum(x) / count(y)``, is a row-wise expression over the
+groups, with the aggregates as columns::
 
     agg(e(a1, a2, ...))  ≡  agg(a1, a2, ...).select(keys, e)
 """
@@ -36,7 +36,7 @@ from pyspark_diff.spark.frames import column as column_of
 from pyspark_diff.spark.jvm import analysed_plan, expression_json
 from pyspark_diff.spark.settings import ANSI, is_on
 
-#: Names that PySpark knows only in a dict.
+#: Names that PySpark accepts only in a dict.
 _DICT_SYNONYMS = {"average": "avg", "size": "count"}
 
 _ADVICE = {
@@ -56,14 +56,14 @@ class Aggregate:
     ----------
     function : AggregateFunction
     arguments : tuple of Column
-        Over the columns of the input; none for ``count(*)``. With several, ``count`` counts the
-        rows where none of them is null.
+        Expressions over the columns of the input; empty for ``count(*)``. With several arguments,
+        ``count`` counts the rows without a null argument.
     distinct : bool
-        Whether equal arguments count once; never where that makes no difference.
+        Whether equal arguments count once; always false if that makes no difference.
     name : str
-        Name of the output column, as PySpark names it.
+        PySpark's name of the output column.
     type : pyspark.sql.types.DataType
-        Type of the output column, as Spark gives it.
+        Spark's type of the output column.
     """
 
     function: AggregateFunction
@@ -78,7 +78,7 @@ def parse_aggregates(
     keys: Sequence[Column | str],
     exprs: Mapping[str, str] | Sequence[Column | Mapping[str, str]],
 ) -> list[Aggregate]:
-    """What `template.groupBy(*keys).agg(*exprs)` asks for.
+    """The aggregates of `template.groupBy(*keys).agg(*exprs)`.
 
     Parameters
     ----------
@@ -87,21 +87,21 @@ def parse_aggregates(
     keys : sequence of Column or str
         As `groupBy` takes them.
     exprs : sequence of Column, or one dict
-        As `agg` takes them; the dict may also come in a sequence.
+        The arguments of `agg`; the dict may also be in a sequence.
 
     Returns
     -------
     list of Aggregate
-        In the order of PySpark's columns, which for a dict is not that of the dict.
+        The aggregates in the order of PySpark's columns, which may differ from that of a dict.
 
     Raises
     ------
     SchemaError
-        If something else than a supported aggregate is on top of an expression.
+        If an expression is not a call of a supported aggregate.
     NonDeterministicError
         If an argument may have another value when it is evaluated again.
     pyspark.errors.AnalysisException
-        Whatever Spark itself finds wrong, such as an unknown column.
+        The errors of Spark's analysis, such as an unknown column.
 
     Examples
     --------
@@ -112,30 +112,30 @@ def parse_aggregates(
     count () n bigint
     """
     grouped = template.groupBy(*keys)
-    given = [exprs] if isinstance(exprs, Mapping) else list(exprs)
-    if len(given) == 1 and isinstance(given[0], Mapping):
-        odd = [f for f in given[0].values() if not isinstance(f, str)]
+    listed = [exprs] if isinstance(exprs, Mapping) else list(exprs)
+    if len(listed) == 1 and isinstance(listed[0], Mapping):
+        odd = [f for f in listed[0].values() if not isinstance(f, str)]
         if odd:
             raise SchemaError(
                 f"a dict for agg has names of functions, such as {{'x': 'sum'}}, and not {odd[0]!r}"
             )
-        # A server does not know the synonyms that a dict may have.
+        # A server lacks the synonyms of a dict.
         entries = {
             name: _DICT_SYNONYMS.get(function.lower(), function)
-            for name, function in given[0].items()
+            for name, function in listed[0].items()
         }
         calls = [_supported(_dict_column(*entry)) for entry in entries.items()]
         _check_arguments(template, calls)
-        # PySpark hands the dict to the JVM, which puts it into an order of its own.
+        # PySpark passes the dict to the JVM, which chooses the order.
         order = _last(grouped.agg(entries), len(calls)).names
         fields = [_last(grouped.agg(dict([entry])), 1)[0] for entry in entries.items()]
-        found = [_aggregate(template, call, field) for call, field in zip(calls, fields)]
-        return _of_one_record(sorted(found, key=lambda aggregate: order.index(aggregate.name)))
-    columns = [expr for expr in given if isinstance(expr, Column)]
-    if not columns or len(columns) < len(given):
+        parsed = [_aggregate(template, call, field) for call, field in zip(calls, fields)]
+        return _of_one_record(sorted(parsed, key=lambda aggregate: order.index(aggregate.name)))
+    columns = [expr for expr in listed if isinstance(expr, Column)]
+    if not columns or len(columns) < len(listed):
         raise SchemaError(
             "agg takes columns such as F.sum('x'), at least one, or one dict from column names to "
-            f"function names; it got {', '.join(type(expr).__name__ for expr in given) or 'none'}"
+            f"function names; it got {', '.join(type(expr).__name__ for expr in listed) or 'none'}"
         )
     calls = [_supported(column) for column in columns]
     _check_arguments(template, calls)
@@ -147,7 +147,7 @@ def parse_aggregates(
 
 @dataclass
 class Combined:
-    """Aggregates, and what is computed from them, being put together.
+    """A builder of aggregates and of the columns that are computed from them.
 
     Parameters
     ----------
@@ -165,19 +165,19 @@ class Combined:
     _calls: dict[object, tuple[str, ColumnCall, Column]] = field(default_factory=dict)
 
     def part(self, call: ColumnCall, whole: Column, within: Column | None = None) -> Column:
-        """The column of the groups that an aggregate is.
+        """The column of the groups for an aggregate.
 
         Parameters
         ----------
         call : ColumnCall
         whole : Column
-            The same as a column.
+            The call as a column.
         within : Column, optional
-            A condition of the records that it is over.
+            A condition on its input records.
         """
-        given = [condition for condition in (call.filter, within) if condition is not None]
+        conditions = [condition for condition in (call.filter, within) if condition is not None]
         call = replace(call, filter=None)
-        for condition in given:
+        for condition in conditions:
             call = filtered_call(call, condition)
         left = [] if call.filter is None else [identity(call.filter)]
         order = [(identity(o.column), o.descending, o.nulls_last) for o in call.order]
@@ -190,7 +190,7 @@ class Combined:
     def over(
         self, column: Column, within: Column | None = None, besides: Replacement | None = None
     ) -> Column:
-        """An expression of aggregates, as one over the columns of the groups.
+        """An expression of aggregates, rewritten over the columns of the groups.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Combined:
         within : Column, optional
             See `part`.
         besides : callable, optional
-            What stands for calls of other functions.
+            The replacement of calls of other functions.
         """
 
         def replacement(call: ColumnCall, whole: Column) -> Column | None:
@@ -212,48 +212,50 @@ class Combined:
         return with_calls_replaced(column, replacement)
 
     def aggregates(self) -> list[Aggregate]:
-        """The aggregates that are to be computed, under names of their own."""
+        """The aggregates to compute, under generated names."""
         if not self._calls:
-            # A group is there also where nothing is computed of its records.
+            # A group has a row also without aggregates of its records.
             count = F.count("*")
             self.part(ColumnCall("count", (), False, None), count)
-        made = list(self._calls.values())
-        calls = [call for _, call, _ in made]
+        entries = list(self._calls.values())
+        calls = [call for _, call, _ in entries]
         _check_arguments(self.template, calls)
         grouped = self.template.groupBy(*self.keys)
-        fields = _last(grouped.agg(*[whole.alias(name) for name, _, whole in made]), len(made))
+        columns = [whole.alias(name) for name, _, whole in entries]
+        fields = _last(grouped.agg(*columns), len(columns))
         return _of_one_record(
             [_aggregate(self.template, call, f) for call, f in zip(calls, fields)]
         )
 
 
 def is_plain(column: object) -> bool:
-    """Whether a column is one aggregate, with nothing computed from it, or none at all."""
+    """Whether a column is a single aggregate, without further computation."""
     call = call_of(column) if isinstance(column, Column) else None
     return call is not None and call.name in FUNCTIONS
 
 
 def fields_of(grouped: GroupedData, columns: Sequence[Column], keys: int) -> list[T.StructField]:
-    """Names and types of what `agg` adds to columns of a group; PySpark finds what is wrong."""
+    """Names and types of the columns that `agg` adds to those of a group; PySpark raises its
+    errors."""
     try:
         frame = grouped.agg(*columns)
-        kept = len(frame.columns) - keys
-        found = frame.schema.fields
+        count = len(frame.columns) - keys
+        fields = frame.schema.fields
     except AnalysisException as error:
         if error.getCondition() != "UNRESOLVED_ROUTINE":
             raise
         raise SchemaError(f"agg found a function that Spark does not know: {error}") from error
-    return found[-kept:] if kept else []
+    return fields[-count:] if count else []
 
 
 def identity(column: Column) -> str:
-    """What is the same for the same expression, and for no other."""
-    # Columns show as texts do.
+    """A text that is equal for equal expressions only."""
+    # The display of a column equals that of a text.
     return expression_json(column) or str(column)
 
 
 def filtered_call(call: ColumnCall, condition: Column) -> ColumnCall:
-    """The aggregate of the records for which a condition is true: nulls do not count."""
+    """The aggregate of the records with a true condition: nulls do not count."""
     if not call.arguments:
         return ColumnCall("count_if", (condition,), False, call.alias)
     if FUNCTIONS[call.name].counts_nulls:
@@ -269,7 +271,7 @@ def _dict_column(name: str, function: str) -> Column:
 
 
 def _last(frame: DataFrame, n: int) -> T.StructType:
-    # Whether the keys come before them is a setting of the session.
+    # A setting of the session decides whether the keys come first.
     return T.StructType(frame.schema.fields[-n:])
 
 
@@ -278,12 +280,12 @@ def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> A
     if function.constants and function.arity is not None:
         constants = arguments[function.arity:]
         if constants:
-            function = function.given(*constants_of(template, call.name, constants))
+            function = function.with_constants(*constants_of(template, call.name, constants))
         arguments = arguments[:function.arity]
     function = function.in_session(is_on(template.sparkSession, ANSI))
     if call.order:
         columns = [item.column for item in call.order]
-        kinds = [found.dataType for found in template.select(*columns).schema]
+        kinds = [column.dataType for column in template.select(*columns).schema]
         function = function.ordered(call.order, kinds)
         arguments = (*arguments, *columns) if function.takes_order else arguments
     if isinstance(function, AnyRecord):
@@ -297,33 +299,34 @@ def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> A
     return Aggregate(function, arguments, distinct, field.name, field.dataType)
 
 
-def _of_one_record(found: list[Aggregate]) -> list[Aggregate]:
-    """The aggregates; those of any record take the same one, by the order of their arguments."""
+def _of_one_record(aggregates: list[Aggregate]) -> list[Aggregate]:
+    """The aggregates, in which all functions of any record take the same record, by the order of
+    their arguments."""
     values = {
-        identity(one.arguments[0]): one.arguments[0]
-        for one in found if isinstance(one.function, AnyRecord)
+        identity(aggregate.arguments[0]): aggregate.arguments[0]
+        for aggregate in aggregates if isinstance(aggregate.function, AnyRecord)
     }
     return [
         replace(
-            one, function=replace(one.function, others=len(values)),
-            arguments=(*one.arguments, *values.values()),
+            aggregate, function=replace(aggregate.function, others=len(values)),
+            arguments=(*aggregate.arguments, *values.values()),
         )
-        if isinstance(one.function, AnyRecord) else one for one in found
+        if isinstance(aggregate.function, AnyRecord) else aggregate for aggregate in aggregates
     ]
 
 
 def constants_of(template: DataFrame, name: str, constants: Sequence[Column]) -> list[object]:
-    """What constants are; no job runs for it."""
-    one = template.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
+    """The values of constants, without a job."""
+    one_row = template.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
     try:
-        return list(one.select(*constants).collect()[0])
+        return list(one_row.select(*constants).collect()[0])
     except AnalysisException as error:
         shown = ", ".join(map(str, constants))
         raise SchemaError(f"{name} takes constants after its first argument: {shown}") from error
 
 
 def _supported(column: Column) -> ColumnCall:
-    """The call that a column is, if it is one of an aggregate function."""
+    """The call of an aggregate function that a column is."""
     call = call_of(column)
     if call is None:
         raise SchemaError(
@@ -359,7 +362,7 @@ def check_known(template: DataFrame, name: str, expression: Column) -> None:
     name : str
         Name of the column.
     expression : Column
-        Columns that the template does not have may be in the place of aggregates.
+        The expression, in which columns that the template lacks may replace aggregates.
 
     Raises
     ------
@@ -384,7 +387,7 @@ def _unknown(template: DataFrame, expression: Column) -> list[str]:
             return None
         if "Aggregate" not in nodes:
             return whole
-        inner = [one for argument in call.arguments for one in _unknown(template, argument)]
+        inner = [name for argument in call.arguments for name in _unknown(template, argument)]
         names.extend(inner or [call.name])
         return whole
 
@@ -393,7 +396,7 @@ def _unknown(template: DataFrame, expression: Column) -> list[str]:
 
 
 def known() -> str:
-    """What there is, for messages."""
+    """The supported aggregates, for messages."""
     names = sorted({function.name for function in FUNCTIONS.values()})
     return f"the aggregates are {', '.join(names)}"
 
@@ -404,12 +407,13 @@ def _check_arguments(template: DataFrame, calls: Sequence[ColumnCall]) -> None:
     arguments += [call.filter for call in calls if call.filter is not None]
     if not arguments:
         return
-    # Before Spark sees the aggregates: it refuses rand() there, but not the clock.
+    # This check comes before Spark analyses the aggregates: Spark refuses rand() in them, but not
+    # the clock.
     frame = template.select(*arguments)
     check_own_values(frame)
     check_no_sessions(frame, "an argument of an aggregate")
     if len(frame.columns) != len(arguments):
         raise SchemaError(
-            "a star among the arguments of an aggregate stands for several columns; name the "
-            "columns one by one"
+            "a star among the arguments of an aggregate means several columns; name the columns "
+            "one by one"
         )

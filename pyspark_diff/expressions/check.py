@@ -1,7 +1,7 @@
-"""What an expression may be that stands between two arrangements: deterministic, and row by row.
+"""The checks of expressions in linear operators: deterministic, and row by row.
 
-An operator ``f`` is linear iff ``f(A + B) = f(A) + f(B)``; then it may be applied to updates as
-they are, keeping their time and diff. Spark expressions that look at one row at a time are linear.
+An operator ``f`` is linear iff ``f(A + B) = f(A) + f(B)``. So it can apply to each update and keep
+its time and diff. Spark expressions that read one row at a time are linear.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pyspark_diff.spark.one_row import not_one_row
 from pyspark_diff.spark.replaced import reads_variables
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 
-#: Logical operators that treat each row by itself. Each of several results that a row has, as in
-#: a sliding window, comes from Expand.
+#: Logical operators that process each row by itself. Expand makes several results of a row, as in a
+#: sliding window.
 _ROW_WISE = frozenset(
     "Project Filter Generate Expand SubqueryAlias LocalRelation LogicalRDD MapInPandas MapInArrow "
     "Union Repartition RepartitionByExpression RepartitionById RebalancePartitions "
@@ -27,7 +27,7 @@ _ROW_WISE = frozenset(
 )
 
 
-#: Operators of a plan, as a user writes them.
+#: Operators of a plan, in the user's terms.
 _CONSTRUCTS = {
     "Aggregate": "an aggregate (such as sum, or groupBy)",
     "Window": "a window function (over)",
@@ -38,7 +38,7 @@ _CONSTRUCTS = {
 }
 
 
-#: What is meant by the time of day, in a collection.
+#: The remedies for an expression of the time of day.
 _CLOCK = (
     ". For records of the last seven days write frame.expire_after(\"7 days\", column), and for "
     "the current time as a collection, to join with, flow.clock(\"1 day\")"
@@ -71,14 +71,14 @@ def _refuse_unstable(unstable: Sequence[str]) -> None:
 def check_own_values(frame: DataFrame) -> jvm.Plan:
     """Refuse expressions whose value depends on more than their row.
 
-    Spark binds session variables and subqueries anew for each query, so that one collection would
-    mix rows of old and new values. All expressions are refused that are not known to be functions
-    of one row.
+    Spark binds session variables and subqueries anew for each query, so one collection would mix
+    rows of old and new values. An expression that is not known to be a function of one row is
+    refused.
 
     Returns
     -------
     Plan
-        The plan of the frame, for more checks.
+        The plan of the frame, for further checks.
 
     Raises
     ------
@@ -107,14 +107,14 @@ def check_own_values(frame: DataFrame) -> jvm.Plan:
 
 
 def check_no_variables(given: Iterable[str | Column]) -> None:
-    """Refuse SQL text with ``${name}``, in whose place Spark puts a setting when it parses it.
+    """Refuse SQL text with ``${name}``, which Spark's parser replaces by a setting.
 
     Raises
     ------
     SchemaError
     """
-    for one in given:
-        if "${" in one if isinstance(one, str) else reads_variables(one):
+    for expression in given:
+        if "${" in expression if isinstance(expression, str) else reads_variables(expression):
             raise SchemaError(
                 "an expression has ${name} in its text. Spark replaces it by a setting anew at "
                 "each step, and rows of old and new values would be mixed. Write the value as a "
@@ -143,13 +143,13 @@ def sessions_refused(what: str) -> SchemaError:
 
 
 def changes_rows(rows: DataFrame, expression: Column) -> bool:
-    """Whether a row has no value of an expression, or several, as it may have time windows."""
+    """Whether an expression may have no value or several values for a row, as time windows do."""
     nodes = jvm.analysed_plan(rows.select(expression)).nodes
     return not {"Filter", "Expand"}.isdisjoint(nodes)
 
 
 def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> None:
-    """Refuse a plan that looks at more than one row at a time.
+    """Refuse a plan that reads more than one row at a time.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> N
     what : str
         The operator, for messages.
     intervals : bool
-        Whether ``session_window`` is there for the interval of each row, not for its session.
+        Whether ``session_window`` computes the interval of each row, and not its session.
 
     Raises
     ------
@@ -175,28 +175,28 @@ def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> N
         instead = "use the operators of DiffFrame for that (count, distinct, threshold, ...)"
         if others == ["Window"]:
             instead = (
-                "give windows to select or withColumn; over Spark Connect as columns, "
-                "F.row_number().over(...), where this is not understood as text"
+                "write windows in select or withColumn; over Spark Connect as columns, "
+                "F.row_number().over(...), if this text cannot be parsed"
             )
         raise SchemaError(
             f"{what} may only look at one row at a time, but its plan has "
-            f"{', '.join(_CONSTRUCTS.get(one, one) for one in dict.fromkeys(others))}; {instead}"
+            f"{', '.join(_CONSTRUCTS.get(node, node) for node in dict.fromkeys(others))}; {instead}"
         )
 
 
 def data_schema(frame: DataFrame, time_type: TimeType, what: str) -> Schema:
-    """Schema of the data columns of a frame of update rows, time and diff being there.
+    """Schema of the data columns of a frame of update rows, which must have time and diff.
 
     Raises
     ------
     SchemaError
-        If the time or diff column is gone or has another type.
+        If the time or diff column is missing or has another type.
     """
     struct = frame.schema
     for name, kind in ((TIME, time_type.kind), (DIFF, T.LongType())):
-        found = [field.dataType for field in struct.fields if field.name == name]
-        if found != [kind]:
-            shown = ", ".join(f.simpleString() for f in found) or "nothing"
+        kinds = [field.dataType for field in struct.fields if field.name == name]
+        if kinds != [kind]:
+            shown = ", ".join(f.simpleString() for f in kinds) or "nothing"
             raise SchemaError(
                 f"{what} must keep the {name.strip('_')} column of type {kind.simpleString()}; "
                 f"its result has {shown} there, and the columns {', '.join(struct.names)}"

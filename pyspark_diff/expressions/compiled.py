@@ -1,9 +1,9 @@
-"""Column expressions as formulas that need no Spark, for those whose results are known exactly.
+"""Column expressions as formulas that need no Spark, if their results are known exactly.
 
-    compiled(tree, inputs) is not None  ⟹  its value is, bit for bit, the one that Spark computes
+    compiled(tree, inputs) is not None  ⟹  its value is, bit for bit, the value of Spark
 
-so whatever has a rule of its own in Spark - floats, decimals that are rounded, text in the place of
-numbers, a collation - has no formula here, and Spark goes on evaluating it.
+An expression with special rules in Spark has no formula, and Spark evaluates it: floats, rounded
+decimals, text as numbers, a collation.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ _INTEGERS: tuple[T.DataType, ...] = (T.ByteType(), T.ShortType(), T.IntegerType(
 _ORDERED: tuple[T.DataType, ...] = (
     *_INTEGERS, T.StringType(), T.DateType(), T.TimestampType(), T.TimestampNTZType()
 )
-#: Digits of the decimals that Spark takes whole numbers of a type for.
+#: Digits of the decimals into which Spark converts whole numbers of a type.
 _DIGITS: dict[T.DataType, int] = dict(zip(_INTEGERS, (3, 5, 10, 20)))
-#: The most digits of a decimal, and how many behind the point are kept where there are more.
+#: The largest number of digits of a decimal, and the number of decimal places that Spark keeps at
+#: least if the result has more digits.
 _MOST, _KEPT = 38, 6
-#: The most digits that Arrow computes with.
+#: The largest number of digits in Arrow's decimals.
 _MOST_IN_ARROW = 76
-#: Digits of a decimal that Spark leaves as they are where it changes the sign.
+#: The largest number of digits with which Spark negates a decimal without rounding.
 _SIGNED = 34
-#: Types whose values can be chosen among without a look at them.
+#: Types whose values a choice does not compare.
 _CHOSEN = (T.BooleanType, T.FloatType, T.DoubleType, T.DecimalType, T.BinaryType)
 
-#: Time zones of the session in which a timestamp is the number of its microsecond.
+#: Time zones of the session in which the fields of a timestamp follow from its microseconds alone.
 _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00"})
-#: Functions whose result depends on the time zone of the session if they see a timestamp.
+#: Functions of timestamps whose result depends on the time zone of the session.
 _ZONED = frozenset({
     "+", "-", "date_trunc", "trunc", "datediff", "year", "quarter", "month", "day", "hour",
     "minute", "second",
 })
 
-#: Where Spark pads the text of a column before it compares.
+#: The key in the metadata of columns whose text Spark pads before a comparison.
 _PADDED = "__CHAR_VARCHAR_TYPE_STRING"
 
 
@@ -62,7 +63,7 @@ class CompiledExpression:
     formula : ArrowExpression
     kind : DataType
     written : bool
-        Whether it is a value that is written down in the expression, and nothing else.
+        Whether the expression is a literal.
     """
 
     formula: ArrowExpression
@@ -71,7 +72,7 @@ class CompiledExpression:
 
     @property
     def has_decimals(self) -> bool:
-        """Whether a decimal is computed with, or compared."""
+        """Whether the formula computes with decimals or compares them."""
         return _has_decimals(self.formula)
 
     @property
@@ -113,18 +114,18 @@ def compiled(
     Parameters
     ----------
     tree : Tree
-        An expression that Spark has accepted: what is no error there is not looked for here.
+        An expression that Spark has accepted, so this function does not check it.
     inputs : StructType
-        Columns that it may name.
+        The columns of the input.
     ansi : bool
-        Whether Spark fails where an integer does not fit, as its default is, or wraps round.
+        Whether an integer overflow is an error in Spark, its default, or wraps around.
     qualified : mapping of (str or None, str) to StructField, optional
-        Columns by an alias and the name that they have under it; handles have no alias.
+        Columns by their alias and their name under it; handles have no alias.
     any_case : bool
-        Whether names in another case are these columns too, of which then none are alike.
+        Whether names match in any case. Then no two columns have one name.
     zone : str
-        The time zone of the session. Without it, or in another one than UTC, Spark evaluates the
-        functions that depend on it.
+        The time zone of the session. Without UTC as the zone, Spark evaluates the functions that
+        depend on it.
 
     Returns
     -------
@@ -142,12 +143,13 @@ def compiled(
     True
     """
     try:
-        found = _Compiler(inputs, ansi, qualified or {}, any_case, zone in _UTC).of(tree)
+        compiler = _Compiler(inputs, ansi, qualified or {}, any_case, zone in _UTC)
+        result = compiler.compile(tree)
     except (_Unknown, UnsupportedTypeError):
         return None
-    if isinstance(found.formula, Constant) and (found.kind == _NULL or _is_interval(found)):
+    if isinstance(result.formula, Constant) and (result.kind == _NULL or _is_interval(result)):
         return None
-    return found
+    return result
 
 
 class _Compiler:
@@ -169,7 +171,7 @@ class _Compiler:
             for (alias, name), field in self._fields.items()
         } if any_case else {}
 
-    def of(self, tree: Tree) -> CompiledExpression:
+    def compile(self, tree: Tree) -> CompiledExpression:
         if isinstance(tree, Attribute):
             field = self._field(tree)
             return CompiledExpression(Field(field.name, arrow_type(field.dataType)), field.dataType)
@@ -177,24 +179,24 @@ class _Compiler:
             constant = Constant(tree.value, arrow_type(tree.kind))
             return CompiledExpression(constant, tree.kind, written=True)
         if isinstance(tree, Alias):
-            return self.of(tree.child)
+            return self.compile(tree.child)
         if isinstance(tree, Cast):
-            value = self.of(tree.child)
+            value = self.compile(tree.child)
             self._check_zone([value.kind, tree.kind] if value.kind != tree.kind else [])
             return replace(_cast(value, tree.kind), written=False)
         if tree.name not in _RULES:
             raise _Unknown
-        arguments = [self.of(argument) for argument in tree.arguments]
-        found = _RULES[tree.name](tree.name, arguments)
+        arguments = [self.compile(argument) for argument in tree.arguments]
+        result = _RULES[tree.name](tree.name, arguments)
         if tree.name in _ZONED:
-            self._check_zone([found.kind, *(argument.kind for argument in arguments)])
-        if isinstance(found.formula, Apply) and found.formula.function in CHECKED:
+            self._check_zone([result.kind, *(argument.kind for argument in arguments)])
+        if isinstance(result.formula, Apply) and result.formula.function in CHECKED:
             if not self._ansi:
                 raise _Unknown
-        if not found.formula.columns:
-            # Spark computes it once, and not at all for no rows.
+        if not result.formula.columns:
+            # Spark folds it into a constant, and does not evaluate it without rows.
             raise _Unknown
-        return found
+        return result
 
     def _check_zone(self, kinds: Sequence[T.DataType]) -> None:
         if _INSTANT in kinds and not self._utc:
@@ -234,7 +236,7 @@ def _is_interval(value: CompiledExpression) -> bool:
 def _shifted(
     name: str, value: CompiledExpression, by: CompiledExpression
 ) -> CompiledExpression:
-    """A timestamp and an interval of days and times that is written."""
+    """A timestamp plus or minus a literal interval of days and times."""
     if name == "+" and _is_interval(value):
         value, by = by, value
     content = by.formula.content if isinstance(by.formula, Constant) else None
@@ -246,11 +248,12 @@ def _shifted(
 def _decimal_arithmetic(
     name: str, a: CompiledExpression, b: CompiledExpression
 ) -> CompiledExpression:
-    """Sums and products of decimals, where Spark rounds nothing.
+    """Sums and products of decimals that Spark does not round.
 
-    With more digits than there may be Spark keeps six behind the point. The result has to fit then.
+    If the result would need more than 38 digits, Spark keeps at least six decimal places, and the
+    value has to fit.
     """
-    kinds = [one.kind for one in (a, b) if isinstance(one.kind, T.DecimalType)]
+    kinds = [value.kind for value in (a, b) if isinstance(value.kind, T.DecimalType)]
     if name == "*":
         scale, digits = sum(k.scale for k in kinds), sum(k.precision for k in kinds) + 1
     else:
@@ -258,20 +261,21 @@ def _decimal_arithmetic(
         digits = scale + 1 + max(k.precision - k.scale for k in kinds)
     if digits <= _MOST:
         return _apply(name, [a, b], T.DecimalType(digits, scale))
-    kept = max(_MOST - (digits - scale), min(scale, _KEPT))
-    if scale > kept or digits > _MOST_IN_ARROW:
+    places = max(_MOST - (digits - scale), min(scale, _KEPT))
+    if scale > places or digits > _MOST_IN_ARROW:
         raise _Unknown
     kind = T.DecimalType(_MOST, scale)
     wide = [
-        Apply("cast", (one.formula,), pa.decimal256(k.precision, k.scale))
-        for one, k in zip((a, b), kinds)
+        Apply("cast", (value.formula,), pa.decimal256(k.precision, k.scale))
+        for value, k in zip((a, b), kinds)
     ]
     exact = Apply(name, tuple(wide), pa.decimal256(digits, scale))
     return CompiledExpression(Apply("fit", (exact,), arrow_type(kind)), kind)
 
 
 def _as_decimal(value: CompiledExpression) -> CompiledExpression:
-    """A number as Spark takes it beside decimals: one that is written has the digits it needs."""
+    """A number converted as in Spark's operations with decimals: a literal has the digits that it
+    needs."""
     if isinstance(value.kind, T.DecimalType):
         return value
     if value.kind not in _INTEGERS:
@@ -293,7 +297,7 @@ def _sign(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpress
 
 
 def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
-    """Division by a constant that is never an error, and `div` by anything."""
+    """Division by a constant that is never an error, and `div` by any expression."""
     _count(arguments, 2)
     kind = _LONG if name == "div" and _widest(arguments) else _widest(arguments)
     value, divisor = arguments[0], arguments[1].formula
@@ -311,7 +315,7 @@ def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
 def _comparison(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
     if any(isinstance(value.kind, T.DecimalType) for value in arguments):
-        # Here, and not in choices, a whole number that is written has the digits it needs.
+        # In comparisons, unlike choices, a literal whole number has the digits that it needs.
         arguments = [_as_decimal(a) if a.kind in _INTEGERS else a for a in arguments]
     kind = _common(arguments)
     if not _is_ordered(kind) and kind != _BOOLEAN:
@@ -354,16 +358,16 @@ def _case(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpress
 
 def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
-    taken = [_as(a, kind) for a in arguments]
-    # A number that is written with more digits than there may be is rounded, and is none any more.
-    constant = all(isinstance(a.formula, Constant) for a in taken[1:])
-    if len(taken) < 2 or not constant or not _is_ordered(kind):
+    operands = [_as(a, kind) for a in arguments]
+    # A literal that needs rounding is no constant any more.
+    constant = all(isinstance(a.formula, Constant) for a in operands[1:])
+    if len(operands) < 2 or not constant or not _is_ordered(kind):
         raise _Unknown
-    return _apply(name, taken, _BOOLEAN)
+    return _apply(name, operands, _BOOLEAN)
 
 
 def _search(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
-    """Whether a text has a part, or is like a pattern, that is written."""
+    """Whether a text contains a literal part, or matches a literal pattern."""
     _count(arguments, 2)
     if any(value.kind != _STRING for value in arguments):
         raise _Unknown
@@ -376,7 +380,7 @@ def _search(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpre
 
 
 def _substring(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
-    """So many characters of a text from one that is counted from its beginning."""
+    """A substring by a literal position from the beginning and a literal length."""
     _count(arguments, 3)
     first, length = (value.formula for value in arguments[1:])
     if arguments[0].kind != _STRING or not (
@@ -406,7 +410,7 @@ def _of_time(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpr
 
 
 def _truncation(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
-    """The start of the unit in which a timestamp lies, as a timestamp, or of a date, as a date."""
+    """The start of the calendar unit of a timestamp, as a timestamp, or of a date, as a date."""
     _count(arguments, 2)
     value, written = arguments if name == "trunc" else reversed(arguments)
     text = written.formula.content if isinstance(written.formula, Constant) else None
@@ -423,17 +427,17 @@ def _truncation(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
 
 
 def _as_day(value: CompiledExpression) -> CompiledExpression:
-    """A date, or that of a timestamp."""
+    """A date, or the date of a timestamp."""
     if value.kind == _DATE:
         return value
     if value.kind not in (_INSTANT, _MOMENT) or isinstance(value.formula, Constant):
         raise _Unknown
-    # Unlike a cast it does not keep every value apart from every other.
+    # Unlike a cast, the function `date` may map different values to one.
     return _apply("date", [value], _DATE)
 
 
 def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
-    """A cast that keeps every value apart from every other, or to a date."""
+    """An injective cast, or a cast to a date."""
     if kind == _DATE and value.kind in (_INSTANT, _MOMENT):
         return _as_day(value)
     if kind == _INSTANT and value.kind == _MOMENT and not isinstance(value.formula, Constant):
@@ -450,7 +454,7 @@ def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
 
 
 def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
-    """A value in a type that holds all values of its own."""
+    """A value converted to a type that contains all values of its own type."""
     if value.kind == kind:
         return value
     if value.kind == _NULL:
@@ -468,19 +472,19 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
 
 
 def _fitted(value: CompiledExpression, kind: T.DecimalType) -> CompiledExpression:
-    """A decimal with as many digits as there may be: it is rounded to it, and has to fit."""
+    """A decimal with 38 digits: the value is rounded to its scale, and has to fit."""
     assert isinstance(value.kind, T.DecimalType)
     if kind.precision < _MOST:
         raise _Unknown
     scale = max(value.kind.scale, kind.scale)
-    # One more, as Arrow makes zero of what has no room when it is rounded up.
+    # One digit more, as Arrow returns zero if rounding up overflows.
     digits = value.kind.precision - value.kind.scale + scale + 1
     wide = Apply("cast", (value.formula,), pa.decimal256(digits, scale))
     return CompiledExpression(Apply("fit", (wide,), arrow_type(kind)), kind)
 
 
 def _holds(kind: T.DataType, value: CompiledExpression) -> bool:
-    """Whether a type has all values of another one, or the one that is written."""
+    """Whether a type contains all values of another one, or the literal."""
     if not isinstance(kind, T.DecimalType):
         known = value.kind in _INTEGERS and kind in _INTEGERS
         return known and _INTEGERS.index(value.kind) <= _INTEGERS.index(kind)
@@ -499,14 +503,14 @@ def _is_ordered(kind: T.DataType) -> bool:
 
 
 def _widest(values: Sequence[CompiledExpression]) -> T.DataType:
-    """The type that Spark computes with some integers in."""
+    """The type in which Spark computes with some integers."""
     if not all(value.kind in _INTEGERS for value in values):
         raise _Unknown
     return max((value.kind for value in values), key=_INTEGERS.index)
 
 
 def _common(values: Sequence[CompiledExpression]) -> T.DataType:
-    """The type that Spark brings some values to; nulls without a type take that of the others."""
+    """Spark's common type of some values; nulls without a type get the type of the others."""
     typed = [value for value in values if value.kind != _NULL]
     if not typed:
         raise _Unknown
@@ -523,12 +527,12 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     digits = scale + max(kind.precision - kind.scale for kind in decimals)
     if len(decimals) < len(kinds):
         raise _Unknown
-    # Of more digits than there may be, those behind the point give way.
+    # With more than 38 digits the scale shrinks.
     return T.DecimalType(min(digits, _MOST), max(0, scale - max(0, digits - _MOST)))
 
 
 def _count(arguments: Sequence[CompiledExpression], expected: int) -> None:
-    # A minus may have one operand, and other functions defaults.
+    # A minus may have a single operand, and other functions have defaults.
     if len(arguments) != expected:
         raise _Unknown
 

@@ -1,8 +1,8 @@
-"""What a join condition asks for, found without running anything.
+"""The parts of a join condition, parsed without a job.
 
-    all pairs of c equal and all of its residual true  ⟺  c is true
-    c is true  ⟹  its value lies in its interval
-    c is never true  ⟸  its one pair is of nulls
+    c is true  ⟺  all pairs of c are equal and all of its residual is true
+    c is true  ⟹  the value of c lies in the interval of c
+    c is never true  ⟸  the only pair of c is two nulls
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from pyspark_diff.spark.mentions import mentions, names_there
 from pyspark_diff.spark.schema import without_nullability
 from pyspark_diff.spark.settings import ANSI, is_on
 
-#: Digits of each type of whole numbers: Spark compares them with decimals as decimals of these.
+#: Digits of the decimals into which Spark converts whole numbers of a type before it compares them
+#: with decimals.
 _DIGITS: dict[T.DataType, int] = {
     T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 20,
 }
@@ -37,7 +38,7 @@ _DIGITS: dict[T.DataType, int] = {
 
 @dataclass(frozen=True)
 class Interval:
-    """A value of one side, and the interval of the other side that it has to lie in.
+    """A value of one side, and an interval of the other side that has to contain it.
 
     Parameters
     ----------
@@ -45,11 +46,10 @@ class Interval:
         The side of the value: 0 for the left one.
     value : Column
     lower, upper : Column or None
-        The ends, over the other side, of the value's type; None where it has none.
+        The ends, over the other side, of the value's type; None for an absent end.
     length : int, float or None
-        What is between the ends, in the unit of the type (see `pyspark_diff.kernels.blocks`);
-        None where it may be more for some records than for others. That between ends which are
-        months apart is roughly so much.
+        The distance of the ends, in the unit of the type (see `pyspark_diff.kernels.blocks`); None
+        if it may depend on the record. It is approximate for ends that differ by months.
     """
 
     side: int
@@ -61,12 +61,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Overlap:
-    """An interval of each side, which have to overlap, all ends being of one type.
+    """An interval of each side. The two have to overlap, and all ends have one type.
 
     Parameters
     ----------
     left, right : tuple of (Column, Column)
-        Where each begins and ends.
+        The begin and the end of each interval.
     """
 
     left: tuple[Column, Column]
@@ -75,7 +75,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Condition:
-    """A join condition, taken apart.
+    """The parts of a join condition.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ class Condition:
     null_safe : tuple of bool
         For each pair, whether two nulls are equal.
     residual : tuple of Column
-        What else has to be true, over both frames.
+        The other conditions, over both frames, which all have to be true.
     interval : Interval, optional
-        Where a value of one side has to lie, as some of the residual says.
+        An interval that follows from the residual.
     overlap : Overlap, optional
-        What has to overlap, as some of the residual says; None where an interval has both ends.
+        An overlap that follows from the residual; None if the interval has both ends.
     """
 
     left: tuple[Column, ...]
@@ -99,9 +99,10 @@ class Condition:
     overlap: Overlap | None = None
 
     def unmixed(self) -> "Condition":
-        """The same with equalities of one kind: null-safe ones beside others are of structs.
+        """The condition with equalities of one kind: if kinds are mixed, null-safe ones compare
+        structs.
 
-        A struct is not null, and two are equal where what is in them is, nulls included.
+        A struct is not null, and two structs are equal if their fields are equal, nulls included.
         """
         if all(self.null_safe) or not any(self.null_safe):
             return self
@@ -121,9 +122,9 @@ def parse_condition(
     Parameters
     ----------
     left, right : DataFrame
-        Empty frames, made independently of each other, with the aliases that the condition uses.
+        Empty frames, made independently, with the aliases of the condition.
     on : Column or sequence of Column
-        All of them have to be true.
+        Conditions that all have to be true.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def parse_condition(
     NonDeterministicError
         If the condition reads the clock.
     pyspark.errors.AnalysisException
-        Whatever Spark itself finds wrong, such as an ambiguous column.
+        The errors of Spark's analysis, such as an ambiguous column.
 
     Examples
     --------
@@ -152,7 +153,7 @@ def parse_condition(
             f"it got {on!r}"
         )
     joined = left.join(right, reduce(and_, conditions))
-    # Connect looks at the condition only when it is asked for something.
+    # Connect analyses the condition only for the schema.
     joined.schema
     check_own_values(joined)
     check_no_sessions(joined, "a join condition")
@@ -184,20 +185,20 @@ def parse_condition(
 
 
 def _is_null(left: DataFrame, right: DataFrame, conjunct: Column) -> bool:
-    """Whether a condition compares something with a constant that is null, and so is null."""
+    """Whether a condition compares with a constant that is null, and so is null."""
     call = call_of(conjunct)
     if call is None or call.name not in _COMPARISONS or call.name == "<=>":
         return False
     nothing, there = left.sparkSession.sql("SELECT 1 AS `none`"), names_there(left)
     there |= names_there(right)
     return any(
-        _type_in(nothing, one, there) is not None
-        and nothing.select(one.isNull()).collect()[0][0] for one in call.arguments
+        _type_in(nothing, argument, there) is not None
+        and nothing.select(argument.isNull()).collect()[0][0] for argument in call.arguments
     )
 
 
 def conjuncts(condition: Column) -> list[Column]:
-    """The conditions that are true together where a condition is."""
+    """The conjuncts of a condition."""
     call = call_of(condition)
     if call is not None and call.name == "between" and len(call.arguments) == 3:
         value, lower, upper = call.arguments
@@ -207,7 +208,7 @@ def conjuncts(condition: Column) -> list[Column]:
     return [part for argument in call.arguments for part in conjuncts(argument)]
 
 
-#: Comparisons, and what they are where their arguments change places.
+#: Comparisons, and the comparisons with swapped arguments.
 _COMPARISONS: dict[str, tuple[str, Callable[[Column, Column], Column]]] = {
     "==": ("==", Column.__eq__), "<=>": ("<=>", Column.eqNullSafe),
     "<": (">", Column.__lt__), "<=": (">=", Column.__le__),
@@ -216,12 +217,13 @@ _COMPARISONS: dict[str, tuple[str, Callable[[Column, Column], Column]]] = {
 
 
 class _Compared(NamedTuple):
-    """A comparison of expressions of both sides: of one type, and as they were."""
+    """A comparison of expressions of both sides: converted to one type, and in their original
+    form."""
 
     name: str
     left: Column
     right: Column
-    as_given: tuple[Column, Column]
+    original: tuple[Column, Column]
     kind: T.DataType
 
 
@@ -231,28 +233,28 @@ def _pair(left: DataFrame, right: DataFrame, conjunct: Column) -> _Compared | No
         return None
     a, b = call.arguments
     lefts, rights = names_there(left), names_there(right)
-    a_left, b_left = (_type_in(left, one, rights - lefts) for one in (a, b))
-    a_right, b_right = (_type_in(right, one, lefts - rights) for one in (a, b))
+    a_left, b_left = (_type_in(left, operand, rights - lefts) for operand in (a, b))
+    a_right, b_right = (_type_in(right, operand, lefts - rights) for operand in (a, b))
     turned, compare = _COMPARISONS[call.name]
-    # What has a value in both frames, such as a literal, belongs to neither.
+    # An expression with a value in both frames, such as a literal, belongs to neither.
     if a_left and b_right and not a_right and not b_left:
-        name, given = call.name, (a, b)
+        name, operands = call.name, (a, b)
         same = _of_one_type(left, right, (a, a_left), (b, b_right), compare)
     elif b_left and a_right and not a_left and not b_right:
-        name, given = turned, (b, a)
+        name, operands = turned, (b, a)
         same = _of_one_type(
             left, right, (b, b_left), (a, a_right), lambda x, y: compare(y, x)
         )
     else:
         return None
-    return None if same is None else _Compared(name, *same[:2], given, same[2])
+    return None if same is None else _Compared(name, *same[:2], operands, same[2])
 
 
 def _type_in(
     frame: DataFrame, expr: Column, elsewhere: Collection[str] = ()
 ) -> T.DataType | None:
-    """The type of an expression over a frame; None if the frame does not have its columns, as
-    those that are elsewhere."""
+    """The type of an expression over a frame; None if the frame lacks its columns, or if it
+    mentions a column from elsewhere."""
     if mentions(expr, elsewhere):
         return None
     try:
@@ -270,10 +272,11 @@ def _of_one_type(
     b: tuple[Column, T.DataType],
     compare: Callable[[Column, Column], Column],
 ) -> tuple[Column, Column, T.DataType] | None:
-    """Two expressions with the casts that Spark puts into their comparison; None if unknown.
+    """Two expressions with Spark's casts for their comparison; None if unknown.
 
-    Spark has rules of its own for each comparison, and they depend on settings. So each type that
-    is likely is tried, and one is right iff Spark then plans the same join as without our casts.
+    Spark has special rules for each comparison, and they depend on settings. So the function tries
+    each likely type. A type is right iff Spark plans the same join with and without the casts to
+    it.
     """
     (x, x_type), (y, y_type) = a, b
     if x_type == y_type:
@@ -302,21 +305,21 @@ def _cast(expr: Column, kind: T.DataType, wanted: T.DataType) -> Column:
 
 
 def _interval(left: DataFrame, right: DataFrame, unequal: list[_Compared]) -> Interval | None:
-    """The most telling interval of some comparisons."""
-    # By value, which is compared as one type everywhere: lower and upper ends, as they are compared
-    # and as they were given.
+    """The best interval of some comparisons: with a constant length, then with both ends."""
+    # Lower and upper ends by the value and the type of its comparison: as compared, and in their
+    # original form.
     ends: dict[tuple[int, str, str], tuple[list[tuple[Column, Column]], ...]] = {}
     values: dict[tuple[int, str, str], tuple[Column, T.DataType]] = {}
-    for one in unequal:
-        if not _has_blocks(one.kind):
+    for pair in unequal:
+        if not _has_blocks(pair.kind):
             continue
-        for side, (value, end) in enumerate(((one.left, one.right), (one.right, one.left))):
-            like = side, identity(value), one.kind.simpleString()
-            values.setdefault(like, (value, one.kind))
-            # The value is above where it is the left one of ``>``, or the right one of ``<``.
-            above = (one.name in (">", ">=")) == (side == 0)
-            found = ends.setdefault(like, ([], []))[0 if above else 1]
-            found.append((end, one.as_given[1 - side]))
+        for side, (value, end) in enumerate(((pair.left, pair.right), (pair.right, pair.left))):
+            like = side, identity(value), pair.kind.simpleString()
+            values.setdefault(like, (value, pair.kind))
+            # The value is above the end as the left operand of ``>`` or the right operand of ``<``.
+            above = (pair.name in (">", ">=")) == (side == 0)
+            same_end = ends.setdefault(like, ([], []))[0 if above else 1]
+            same_end.append((end, pair.original[1 - side]))
     frames = left, right
     both = [like for like, (lower, upper) in ends.items() if lower and upper]
     lengths: dict[tuple[int, str, str], int | float] = {}
@@ -338,8 +341,8 @@ def _interval(left: DataFrame, right: DataFrame, unequal: list[_Compared]) -> In
 
 
 def _overlap(unequal: list[_Compared]) -> Overlap | None:
-    """Two comparisons that say that one interval begins before the other one ends."""
-    known = [one for one in unequal if _has_blocks(one.kind)]
+    """Two comparisons by which each interval begins before the other one ends."""
+    known = [pair for pair in unequal if _has_blocks(pair.kind)]
     for first in known:
         for second in known:
             if first.name in ("<", "<=") and second.name in (">", ">=") and (
@@ -350,9 +353,10 @@ def _overlap(unequal: list[_Compared]) -> Overlap | None:
 
 
 class _Difference(NamedTuple):
-    """By how much a value of the left side is more than one of the right side, or less.
+    """The difference of a value of the left side and a value of the right side.
 
-    Whole numbers are of 64 bits; ``large`` if they may need all of these.
+    ``less`` is true for right minus left. Whole numbers have 64 bits, and ``large`` is true if they
+    may need all bits.
     """
 
     left: Column
@@ -363,12 +367,12 @@ class _Difference(NamedTuple):
 
 
 def _bands(left: DataFrame, right: DataFrame, conjuncts: list[Column]) -> list[_Compared]:
-    """What conditions on differences of both sides say, as comparisons::
+    """The comparisons that follow from conditions on differences of both sides::
 
         l - r <= c  ⟹  l <= r + c        abs(l - r) <= c  ⟹  r - c <= l <= r + c
     """
-    found: list[_Compared] = []
-    #: Of doubles only both ends say something, as a NaN is larger than any number.
+    comparisons: list[_Compared] = []
+    #: Doubles need both ends, as a NaN is larger than any number.
     ends: dict[tuple[str, str], list[tuple[bool, _Compared]]] = {}
     for conjunct in conjuncts:
         call = call_of(conjunct)
@@ -383,32 +387,33 @@ def _bands(left: DataFrame, right: DataFrame, conjuncts: list[Column]) -> list[_
             difference = _difference(left, right, value)
             if difference is None:
                 continue
-            # Whether l is at most the limit beyond r, and whether that is r + limit.
+            # Whether the limit is an upper bound of l, and whether that bound is r + limit.
             ways = [(upper != difference.less, not difference.less)]
             for above, plus in [(True, True), (False, False)] if absolute else ways:
-                compared = _apart(left, right, difference, limit, above, plus)
+                compared = _bounded(left, right, difference, limit, above, plus)
                 if compared is not None and isinstance(difference.kind, _FLOATS):
                     like = identity(difference.left), identity(difference.right)
                     ends.setdefault(like, []).append((above, compared))
                 elif compared is not None:
-                    found.append(compared)
+                    comparisons.append(compared)
     for several in ends.values():
         if len({above for above, _ in several}) == 2:
-            found += [compared for _, compared in several]
-    return found
+            comparisons += [compared for _, compared in several]
+    return comparisons
 
 
-#: Of a decimal: what may have more is rounded.
+#: The largest number of digits of a decimal. Spark may round results with this precision.
 _MOST_DIGITS = 38
 _FLOATS = (T.FloatType, T.DoubleType)
-#: What is added to a limit of doubles, in proportion: more than all that is lost by rounding.
+#: The relative margin of a limit of doubles, which is more than the errors of rounding.
 _ROUNDED = 1e-6
-#: Less than that is a limit of doubles, so that it stays a number; and one of whole numbers.
+#: Bounds of a limit of doubles, so that sums stay finite, and of a limit of whole numbers.
 _HUGE, _SMALL = 1e300, 2.0**62
 
 
 def _difference(left: DataFrame, right: DataFrame, value: Column) -> _Difference | None:
-    """An expression as a difference of both sides; None if it is none, or may wrap around."""
+    """An expression as a difference of both sides; None for other expressions, or if it may wrap
+    around."""
     call = call_of(value)
     if call is None or call.name not in ("-", "datediff", "date_diff") or len(call.arguments) != 2:
         return None
@@ -426,8 +431,8 @@ def _difference(left: DataFrame, right: DataFrame, value: Column) -> _Difference
         day = F.lit("1970-01-01").cast("date")
         a, b, wide = F.datediff(a, day), F.datediff(b, day), "bigint"
     elif isinstance(kind, T.IntegralType):
-        # Else what has no room in the type is another number.
-        whole = all(isinstance(one, T.IntegralType) for one in types)
+        # Otherwise an overflow would change the value.
+        whole = all(isinstance(side, T.IntegralType) for side in types)
         if not is_on(left.sparkSession, ANSI) or not whole:
             return None
         wide = "bigint"
@@ -435,7 +440,7 @@ def _difference(left: DataFrame, right: DataFrame, value: Column) -> _Difference
         if kind.precision == _MOST_DIGITS:
             return None
     elif isinstance(kind, T.DayTimeIntervalType) and types[0] == types[1]:
-        # What is between timestamps is what clocks show.
+        # The difference of timestamps is that of their local times.
         wide = "timestamp_ntz" if types[0] == T.TimestampType() else None
     elif isinstance(kind, _FLOATS):
         wide = "double"
@@ -446,21 +451,23 @@ def _difference(left: DataFrame, right: DataFrame, value: Column) -> _Difference
     return _Difference(a, b, less, kind, call.name == "-" and T.LongType() in types)
 
 
-def _apart(
-    left: DataFrame, right: DataFrame, found: _Difference, limit: Column, above: bool, plus: bool
+def _bounded(
+    left: DataFrame, right: DataFrame, difference: _Difference, limit: Column, above: bool,
+    plus: bool,
 ) -> _Compared | None:
-    """That the left value is at most, or at least, a limit beyond the right one, or before it."""
+    """The comparison by which the left value is at most, or at least, the right value plus or minus
+    a limit."""
     lefts, rights = names_there(left), names_there(right)
     of_right = _type_in(right, limit, lefts - rights)
     kind = of_right or _type_in(left, limit, rights - lefts)
-    a, b = found.left, found.right
-    if isinstance(found.kind, T.DayTimeIntervalType):
+    a, b = difference.left, difference.right
+    if isinstance(difference.kind, T.DayTimeIntervalType):
         if not isinstance(kind, T.DayTimeIntervalType):
             return None
-    elif isinstance(found.kind, T.DecimalType):
+    elif isinstance(difference.kind, T.DecimalType):
         if not isinstance(kind, (T.IntegralType, T.DecimalType)):
             return None
-    elif isinstance(found.kind, _FLOATS):
+    elif isinstance(difference.kind, _FLOATS):
         number = _number(left.sparkSession, limit, lefts | rights)
         if number is None:
             return None
@@ -468,7 +475,7 @@ def _apart(
         limit = F.lit(number + (more if above == plus else -more))
     else:
         known: int | None = None
-        large = found.large or kind != T.IntegerType()
+        large = difference.large or kind != T.IntegerType()
         if large:
             number = _number(left.sparkSession, limit, lefts | rights)
             if number is None and not isinstance(kind, T.IntegralType):
@@ -476,7 +483,7 @@ def _apart(
             if number is not None and abs(number) >= _SMALL:
                 return None
             if number is not None:
-                # With more than what a whole number loses as a double, or is more than a part.
+                # The margin covers the rounding of a whole number to a double, and a fraction.
                 more = 0 if number == int(number) else 1
                 known = int(number) + (1 if above == plus else -1) * (
                     more + (abs(int(number)) >> 50)
@@ -486,29 +493,30 @@ def _apart(
         value, adds = (a, not plus) if of_right is None else (b, plus)
         moved = value + limit if adds else value - limit
         end = _within_64_bits(value, limit, adds, known) if large else moved
-        ends, given = ((end, b), (moved, b)) if of_right is None else ((a, end), (a, moved))
-        return _Compared("<=" if above else ">=", *ends, given, T.LongType())
+        ends, original = ((end, b), (moved, b)) if of_right is None else ((a, end), (a, moved))
+        return _Compared("<=" if above else ">=", *ends, original, T.LongType())
     if of_right is not None:
         b = b + limit if plus else b - limit
     else:
         a = a - limit if plus else a + limit
     kinds = _type_in(left, a), _type_in(right, b)
-    if any(isinstance(one, T.DecimalType) and one.precision == _MOST_DIGITS for one in kinds) or (
-        isinstance(found.kind, T.DayTimeIntervalType) and kinds[0] != kinds[1]
+    rounded = any(isinstance(k, T.DecimalType) and k.precision == _MOST_DIGITS for k in kinds)
+    if rounded or (
+        isinstance(difference.kind, T.DayTimeIntervalType) and kinds[0] != kinds[1]
     ):
         return None
     return _pair(left, right, a <= b if above else a >= b)
 
 
 def _within_64_bits(value: Column, limit: Column, adds: bool, known: int | None) -> Column:
-    """The sum of two numbers of 64 bits, or their difference, or the last number before it.
+    """The sum or difference of two numbers of 64 bits, saturated at the ends of the range.
 
     Parameters
     ----------
     value, limit : Column
     adds : bool
     known : int or None
-        The limit, if it is a constant: nothing may be computed of one that has no room.
+        The limit, if it is a constant. An expression must not overflow even if its value is unused.
     """
     least, most = -2**63, 2**63 - 1
     moved = value + limit if adds else value - limit
@@ -526,8 +534,8 @@ def _within_64_bits(value: Column, limit: Column, adds: bool, known: int | None)
 
 
 def _number(spark: SparkSession, limit: Column, there: set[str]) -> float | None:
-    """The number that a constant is, beside some columns; None if it is none, or none that can be
-    added to others."""
+    """The value of a numeric constant that mentions no column; None for another expression, or for
+    a number too large to add."""
     nothing = spark.sql("SELECT 1 AS `none`")
     kind = _type_in(nothing, limit, there)
     if not isinstance(kind, T.NumericType):
@@ -537,7 +545,7 @@ def _number(spark: SparkSession, limit: Column, there: set[str]) -> float | None
 
 
 def _length(frame: DataFrame, low: Column, high: Column, kind: T.DataType) -> int | float | None:
-    """What is between two expressions that differ by constants; None if they do not."""
+    """The distance of two expressions that differ by constants; None for others."""
     (base, low_moves), (other, high_moves) = _moved(frame, low), _moved(frame, high)
     base_type = _type_in(frame, base)
     if base_type is None or identity(base) != identity(other):
@@ -548,28 +556,29 @@ def _length(frame: DataFrame, low: Column, high: Column, kind: T.DataType) -> in
         some = F.lit(0).cast(base_type)
     else:
         return None
-    one = frame.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
+    one_row = frame.sparkSession.sql("SELECT * FROM VALUES (0) AS t(`none`)")
     ends = []
     for moves in (low_moves, high_moves):
         end = some
         for move in moves:
             end = move(end)
         ends.append(end.cast(kind))
-    a, b = one.select(*(end.alias(name) for end, name in zip(ends, "ab"))).collect()[0]
+    a, b = one_row.select(*(end.alias(name) for end, name in zip(ends, "ab"))).collect()[0]
     if a is None or b is None:
         return None
-    found = b - a
-    if isinstance(found, datetime.timedelta):
-        found = found.days if kind == T.DateType() else found // datetime.timedelta(microseconds=1)
+    length = b - a
+    if isinstance(length, datetime.timedelta):
+        days = kind == T.DateType()
+        length = length.days if days else length // datetime.timedelta(microseconds=1)
     elif isinstance(kind, T.DecimalType):
-        found = int(found.scaleb(kind.scale)) >> spare_bits(kind.precision)
+        length = int(length.scaleb(kind.scale)) >> spare_bits(kind.precision)
     elif isinstance(kind, (T.FloatType, T.DoubleType)):
-        return found if 0 < found < math.inf else None
-    return max(int(found), 0)
+        return length if 0 < length < math.inf else None
+    return max(int(length), 0)
 
 
 def _has_blocks(kind: T.DataType) -> bool:
-    """Whether a type has the order of numbers, or of bytes: with a collation it is another one."""
+    """Whether a type has the order of numbers, or of bytes; a collation has another order."""
     return kind == T.StringType() or isinstance(kind, (
         T.NumericType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType,
         T.BinaryType, T.DayTimeIntervalType,
@@ -577,7 +586,7 @@ def _has_blocks(kind: T.DataType) -> bool:
 
 
 def _moved(frame: DataFrame, end: Column) -> tuple[Column, list[Callable[[Column], Column]]]:
-    """An expression as another one to which constants are added, one after the other."""
+    """An expression as a base and the functions that add constants to it, in order."""
     call = call_of(end)
     if call is None or call.name not in _MOVES or len(call.arguments) != 2:
         return end, []
@@ -593,7 +602,7 @@ def _moved(frame: DataFrame, end: Column) -> tuple[Column, list[Callable[[Column
     return end, []
 
 
-#: What adds a constant, and whether it may come first.
+#: Functions that add a constant, and whether it may be the first argument.
 _MOVES: dict[str, tuple[Callable[[Column, Column], Column], bool]] = {
     "+": (Column.__add__, True), "-": (Column.__sub__, False),
     "date_add": (F.date_add, False), "date_sub": (F.date_sub, False),

@@ -1,16 +1,17 @@
-"""Columns as a user takes them from a frame: ``df["x"]``, which stands for the column ``x`` of that
-collection and of no other.
+"""Columns that a user takes from a frame: ``df["x"]`` is the column ``x`` of that collection and of
+no other.
 
-Spark knows no collections, so such a column is for it one of a name of its own: ``x#7``, as in its
-plans. Every column of every collection has a *handle*, and a *lineage*: its handle, and those of
-the columns of earlier collections that it is, unchanged::
+Spark knows no collections, so in Spark such a column has a generated name: ``x#7``, as in its
+plans. Every column of a collection has a *handle*, and a *lineage*: its handle, and the handles of
+the same column, unchanged, in earlier collections::
 
-    h stands for a column of collection c  ⟺  h is in the lineage of that column of c
+    h refers to a column of collection c  ⟺  h is in the lineage of that column of c
 
-and whoever evaluates an expression with handles in it has these columns under their own names too.
+A frame on which Spark evaluates an expression has the columns of its handles also under the names
+of the handles.
 
-A plain Spark frame that becomes a collection has columns of its own, ``df["x"]``. Where an
-expression has one, it is told by the handle of that column of that collection instead.
+A plain Spark frame that becomes a collection has columns of its own, ``df["x"]``. In an expression,
+the handle of the collection's column replaces such a column.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from pyspark_diff.spark.frames import quoted
 from pyspark_diff.spark.jvm import expression_json
 from pyspark_diff.spark.mentions import references
 
-#: The name of a handle that stands for all columns.
+#: The name of a handle for all columns.
 STAR = "*"
-#: The kind of the owner that is a plain Spark frame next to a collection.
+#: The kind of an owner that is a plain Spark frame.
 PLAIN = "DataFrame"
 
 _numbers = itertools.count(1)
-#: Those that somebody has a column of.
-_taken: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
+#: The handles whose columns are in use, by number.
+_in_use: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
 
 _NUMBER = re.compile(r"#(\d+)")
 #: Functions that name the fields of their result after their arguments.
@@ -47,15 +48,15 @@ _NAMING = frozenset({"struct", "arrays_zip"})
 
 @dataclass(frozen=True, eq=False)
 class Owner:
-    """A collection, as messages call it.
+    """A collection in messages.
 
     Parameters
     ----------
     kind : str
-        The input, or the operator that it comes from.
+        The input or the operator of the collection.
     columns : tuple of str
     frame : DataFrame, optional
-        The plain Spark frame that it is, whose own columns are these too.
+        Its plain Spark frame, whose own columns are the same.
     """
 
     kind: str
@@ -64,7 +65,7 @@ class Owner:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a plain frame, and no frame of updates that is wrapped."""
+        """Whether the frame is a plain table, and no wrapped frame of updates."""
         return self.kind == PLAIN and self.frame is not None
 
     def __str__(self) -> str:
@@ -73,15 +74,15 @@ class Owner:
 
 @dataclass(frozen=True, eq=False)
 class Handle:
-    """What one column of one collection is told by.
+    """The identity of one column of one collection.
 
     Parameters
     ----------
     name : str
-        As the user calls it there; a star stands for all columns.
+        The user's name of the column; a star for all columns.
     owner : Owner
     members : tuple of Handle
-        What a star stands for.
+        The columns of a star.
     """
 
     name: str
@@ -91,20 +92,20 @@ class Handle:
 
     @property
     def text(self) -> str:
-        """The name that Spark has for it."""
+        """The name in Spark."""
         return f"{self.name}#{self.number}"
 
     def column(self, name: str | None = None, part: str = "") -> Column:
-        """The column that stands for it, in any expression.
+        """The column of Spark for the handle, in any expression.
 
         Parameters
         ----------
         name : str, optional
-            Its name as the user has written it, which may be in another case.
+            The name in the user's spelling, which may differ in case.
         part : str
-            What is taken of it, such as ``.field``.
+            The part to take, such as ``.field``.
         """
-        _taken[self.number] = self
+        _in_use[self.number] = self
         return F.col(quoted(f"{name or self.name}#{self.number}") + part)
 
 
@@ -116,7 +117,7 @@ class Lineage:
     ----------
     handle : Handle
     before : Lineage, optional
-        Those of earlier collections.
+        The handles of earlier collections.
     """
 
     handle: Handle
@@ -129,21 +130,21 @@ class Lineage:
             at = at.before
 
     def without(self, gone: Collection[Handle]) -> "Lineage | None":
-        """The same without some handles."""
+        """The lineage without some handles."""
         handles = list(self)
         return lineage_of(h for h in handles if h not in gone) if gone else self
 
 
 def lineage_of(handles: Iterable[Handle]) -> Lineage | None:
-    """The lineage of some handles, the newest first; None if there are none."""
-    found: Lineage | None = None
+    """The lineage of some handles, the newest first; None without handles."""
+    lineage: Lineage | None = None
     for handle in reversed(list(handles)):
-        found = Lineage(handle, found)
-    return found
+        lineage = Lineage(handle, lineage)
+    return lineage
 
 
-def handles_in(given: Iterable[object]) -> list[Handle]:
-    """The handles in some columns, and in those that lists and dicts have; other things have none.
+def handles_in(values: Iterable[object]) -> list[Handle]:
+    """The handles in columns, also within lists, tuples and dicts; other values have none.
 
     Examples
     --------
@@ -151,54 +152,54 @@ def handles_in(given: Iterable[object]) -> list[Handle]:
     >>> [str(found.owner) for found in handles_in([x.column() + 1, "y", F.lit("x#1")])]
     ['edges[x, y]']
     """
-    found: dict[int, Handle] = {}
-    for thing in given:
+    handles: dict[int, Handle] = {}
+    for thing in values:
         if isinstance(thing, Column):
-            found.update((handle.number, handle) for handle in _handles_of(thing))
+            handles.update((handle.number, handle) for handle in _handles_of(thing))
         elif isinstance(thing, (list, tuple)):
-            found.update((handle.number, handle) for handle in handles_in(thing))
+            handles.update((handle.number, handle) for handle in handles_in(thing))
         elif isinstance(thing, dict):
-            found.update((handle.number, handle) for handle in handles_in(thing.values()))
-    return list(found.values())
+            handles.update((handle.number, handle) for handle in handles_in(thing.values()))
+    return list(handles.values())
 
 
 def _handles_of(column: Column) -> list[Handle]:
     shown = str(column)
-    found: list[Handle] = []
+    handles: list[Handle] = []
     for number in _NUMBER.finditer(shown):
-        handle = _taken.get(int(number.group(1)))
-        if handle is None or handle in found:
+        handle = _in_use.get(int(number.group(1)))
+        if handle is None or handle in handles:
             continue
         name = handle.name.lower()
-        # Connect shows names in backticks, of which those in them are there twice.
+        # Connect shows names in backticks, with backticks of the name doubled.
         if shown[:number.start()].lower().endswith((name, name.replace("`", "``"))):
-            found.append(handle)
+            handles.append(handle)
     # A text may look like a handle.
-    of_client = references(column) if found else None
+    of_client = references(column) if handles else None
     if of_client is not None:
         names = [name.lower() for name in of_client]
-        return [h for h in found if any(n.startswith(quoted(h.text.lower())) for n in names)]
-    tree = expression_json(column) if found else None
+        return [h for h in handles if any(n.startswith(quoted(h.text.lower())) for n in names)]
+    tree = expression_json(column) if handles else None
     if tree is None:
-        return found
+        return handles
     names = [str(node["nameParts"]).lower() for node in json.loads(tree) if "nameParts" in node]
     return [
-        handle for handle in found
+        handle for handle in handles
         if any(name.startswith(f"[{handle.text.lower()}{end}") for name in names for end in "],")
     ]
 
 
 def handle_text(column: Column) -> str:
-    """The name of a column that an expression is, if it is one."""
+    """The name of an expression that is a column; other text for other expressions."""
     shown = str(column).removeprefix("Column<'").removesuffix("'>")
     # Connect shows names in backticks if they have other characters.
     return shown[1:-1].replace("``", "`") if shown.startswith("`") else shown
 
 
 def with_handles_spelled(column: Column, handles: Sequence[Handle]) -> Column:
-    """The expression in which a function takes columns for the star of a frame, ``df["*"]``.
+    """The expression in which columns replace the star of a frame, ``df["*"]``, as an argument.
 
-    A function that names fields after its arguments takes the name of a column, without the number
+    A function that names fields after its arguments gets the name of a column, without the number
     of its handle. ``count(df["*"])`` counts rows.
 
     Raises
@@ -220,38 +221,38 @@ def with_handles_spelled(column: Column, handles: Sequence[Handle]) -> Column:
         return column
 
     def spelled(function: str, distinct: bool, arguments: list[Column]) -> list[Column] | None:
-        """The arguments of a function; None if they stay."""
-        taken = [named.get(handle_text(argument).lower()) for argument in arguments]
-        if function == "count" and not distinct and len(taken) == 1 and taken[0] in stars:
+        """The new arguments of a function; None if they stay unchanged."""
+        own = [named.get(handle_text(argument).lower()) for argument in arguments]
+        if function == "count" and not distinct and len(own) == 1 and own[0] in stars:
             return [F.lit(1)]
         names = function in _NAMING
-        if not any(handle in stars or (names and handle) for handle in taken):
+        if not any(handle in stars or (names and handle) for handle in own):
             return None
-        made: list[Column] = []
-        for argument, handle in zip(arguments, taken):
+        spread: list[Column] = []
+        for argument, handle in zip(arguments, own):
             if handle is None:
-                made.append(argument)
+                spread.append(argument)
                 continue
-            for one in handle.members or (handle,):
-                # The name as the user has written it, which may be in another case.
-                given = one.column() if handle.members else argument
-                name = handle_text(given)[: len(one.name)]
-                made.append(given.alias(name) if names else given)
-        return made
+            for member in handle.members or (handle,):
+                # The name in the user's spelling, which may differ in case.
+                part = member.column() if handle.members else argument
+                name = handle_text(part)[: len(member.name)]
+                spread.append(part.alias(name) if names else part)
+        return spread
 
-    found = with_arguments(column, spelled)
-    left = [handle for handle in handles_in([found]) if handle.members]
+    result = with_arguments(column, spelled)
+    left = [handle for handle in handles_in([result]) if handle.members]
     if left:
         columns = ", ".join(left[0].owner.columns)
         raise SchemaError(
             f"the star of {left[0].owner} means several columns, which only select and "
             f"functions take. Name the columns here: {columns}"
         )
-    return found
+    return result
 
 
 def as_named(text: str, handles: Iterable[str]) -> str:
-    """The name that a result has over plain columns.
+    """The name of a result, as over plain columns.
 
     Examples
     --------
@@ -262,7 +263,7 @@ def as_named(text: str, handles: Iterable[str]) -> str:
     """
     for handle in handles:
         name, _, number = handle.rpartition("#")
-        # The alias that names a field.
+        # The alias of a field.
         own = rf"({re.escape(name)})#{number} AS (`?)\1\2(?=[,)])"
         text = re.sub(own, r"\1", text, flags=re.IGNORECASE)
         text = re.sub(rf"({re.escape(name)})#{number}(?!\d)", r"\1", text, flags=re.IGNORECASE)

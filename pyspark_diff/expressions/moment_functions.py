@@ -18,7 +18,7 @@ from pyspark_diff.expressions.aggregate_forms import (
 )
 from pyspark_diff.kernels import moments, results
 
-#: The functions of pairs that are made of sums of products and squares.
+#: The functions of pairs that are computed from sums of products and squares.
 COMOMENTS = (
     "corr", "covar_pop", "covar_samp", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx",
     "regr_sxy", "regr_syy",
@@ -32,7 +32,7 @@ class Comoment(LinearFunction):
     Parameters
     ----------
     ansi : bool
-        Whether a correlation with a column of equal values is an error, and not null.
+        Whether a correlation with a column of equal values is an error instead of null.
     """
 
     ansi: bool = True

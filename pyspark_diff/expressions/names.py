@@ -1,8 +1,7 @@
-"""Names by which a user can tell the columns of a collection: its own, and those an alias gives.
+"""The names of a collection's columns: the user's names, and names under an alias.
 
-A join may bring two columns of one name together. Inside the library each has a name of its own;
-the user sees the name that both have, and tells them apart by alias or by the frames that they come
-from, as in PySpark.
+A join may have two columns of one name. Inside the library each has a unique name. The user sees
+the common name, and distinguishes the columns by alias or by their frames, as in PySpark.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ from pyspark_diff.expressions.handles import STAR, Handle, Lineage, Owner, as_na
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import DIFF, TIME
 
-#: The alias of all data columns in a frame that has none of the user's.
+#: The alias of all data columns in a frame without an alias of the user.
 COLUMNS = "__columns"
 
 
 class Entry(NamedTuple):
-    """One column: where the user finds it, the column of the node that it is, and the handles that
-    stand for it.
+    """One column: the user's alias and name, the column of the node, and its handles.
 
-    A key of a join by names is under the alias of one side only; ``merged`` has the alias of the
-    other side.
+    A key of a join by names has the alias of one side only; ``merged`` has the alias of the other
+    side.
     """
 
     alias: str | None
@@ -40,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a column of a join comes from: the side, the name there, and the name here."""
+    """The origin of a column of a join: the side, the name there, and the name in the join."""
 
     side: int
     source: str
@@ -48,36 +46,36 @@ class Origin(NamedTuple):
 
 
 def unused(name: str, names: Iterable[str]) -> str:
-    """The name, or the name with a number, that is none of some others up to case.
+    """The name, or the name with a number, so that it differs from others in any case.
 
     Examples
     --------
     >>> unused("count", ["k", "Count"])
     'count_1'
     """
-    taken = {n.lower() for n in names}
-    found, number = name, 0
-    while found.lower() in taken:
+    occupied = {n.lower() for n in names}
+    candidate, number = name, 0
+    while candidate.lower() in occupied:
         number += 1
-        found = f"{name}_{number}"
-    return found
+        candidate = f"{name}_{number}"
+    return candidate
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """The columns of a collection as a user sees them.
+    """The columns of a collection by the user's names.
 
     Parameters
     ----------
     entries : tuple of Entry
     sources : tuple of Origin
-        After a join, where each column comes from.
+        After a join, the origin of each column.
     bound : tuple of (str, str)
-        Handles in an expression that is to be evaluated, and the columns that they stand for.
+        The handles in an expression to evaluate, and their columns.
     star : Handle, optional
-        What stands for all columns.
+        The handle for all columns.
     spread : bool
-        Whether an expression that is to be evaluated has a star, which takes the data columns only.
+        Whether an expression to evaluate has a star, which takes the data columns only.
     """
 
     entries: tuple[Entry, ...]
@@ -88,52 +86,51 @@ class Resolver:
 
     @classmethod
     def plain(cls, names: Sequence[str]) -> "Resolver":
-        """The resolver of columns that are what they are called."""
+        """The resolver of columns with unique names, which are also the node's names."""
         return cls(tuple(Entry(None, name, name) for name in names))
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> "Resolver":
-        """The resolver of columns of which some may be called the same."""
+    def with_repeats(cls, names: Sequence[str]) -> "Resolver":
+        """The resolver of columns whose names may repeat."""
         counts = Counter(name.lower() for name in names)
         entries: list[Entry] = []
         for name in names:
-            taken = [entry.internal for entry in entries]
-            taken += [n for n in names if counts[n.lower()] > 1]
-            entries.append(Entry(None, name, unused(name, taken)))
+            occupied = [entry.internal for entry in entries]
+            occupied += [n for n in names if counts[n.lower()] > 1]
+            entries.append(Entry(None, name, unused(name, occupied)))
         return cls(tuple(entries))
 
     @property
     def visible(self) -> list[str]:
-        """Names that the user sees, perhaps some of them twice."""
+        """The user's names, which may repeat."""
         return [entry.visible for entry in self.entries]
 
     @property
     def ambiguous(self) -> list[str]:
-        """Names that more than one column has."""
+        """Names of more than one column."""
         counts = Counter(name.lower() for name in self.visible)
         return list(dict.fromkeys(n for n in self.visible if counts[n.lower()] > 1))
 
     def internal(self, name: str) -> str | None:
-        """The column with a name that only one has."""
-        found = [entry.internal for entry in self.entries if entry.visible == name]
-        return found[0] if len(found) == 1 and name not in self.ambiguous else None
+        """The column of a name; None if no column, or more than one, has it."""
+        columns = [entry.internal for entry in self.entries if entry.visible == name]
+        return columns[0] if len(columns) == 1 and name not in self.ambiguous else None
 
-    def standing_for(self, handle: Handle) -> list[Entry]:
-        """The columns that a handle stands for."""
+    def entries_of(self, handle: Handle) -> list[Entry]:
+        """The columns of a handle."""
         return [e for e in self.entries if e.lineage is not None and handle in e.lineage]
 
-    def binding(self, found: Mapping[Handle, Entry]) -> "Resolver":
-        """The same columns, some of which an expression finds by handles."""
-        pairs = [(handle.text, entry.internal) for handle, entry in found.items()]
+    def binding(self, by_handle: Mapping[Handle, Entry]) -> "Resolver":
+        """The same columns, with handles by which an expression finds some."""
+        pairs = [(handle.text, entry.internal) for handle, entry in by_handle.items()]
         return replace(self, bound=(*self.bound, *pairs))
 
     def bound_to(self, name: str) -> str | None:
-        """The column that a handle of an expression stands for, by the name that Spark has."""
+        """The column of a handle in an expression, by the handle's name in Spark."""
         return next((to for text, to in self.bound if text.lower() == name.lower()), None)
 
     def owned(self, kind: str, frame: DataFrame | None = None) -> "Resolver":
-        """The same columns of a collection that is made now, perhaps of a plain frame, with handles
-        of its own."""
+        """The same columns of a new collection, perhaps of a plain frame, with new handles."""
         owner = Owner(kind, tuple(self.visible), frame)
         handles = tuple(Handle(entry.visible, owner) for entry in self.entries)
         entries = tuple(
@@ -147,47 +144,49 @@ class Resolver:
         return next((e.lineage for e in self.entries if e.internal == internal), None)
 
     def of_plain_frames(self) -> dict[Owner, dict[str, Handle]]:
-        """The handles of columns that plain frames have too, by frame and name."""
-        found: dict[Owner, dict[str, Handle]] = {}
+        """The handles of columns that come from plain frames, by frame and name."""
+        handles: dict[Owner, dict[str, Handle]] = {}
         for entry in self.entries:
             for handle in entry.lineage or ():
                 if handle.owner.frame is not None:
-                    found.setdefault(handle.owner, {})[handle.name] = handle
-        return found
+                    handles.setdefault(handle.owner, {})[handle.name] = handle
+        return handles
 
     def as_named(self, name: str) -> str:
-        """The name of a result without the handles that it is made of."""
+        """The name of a result, without the numbers of handles."""
         return as_named(name, [text for text, _ in self.bound])
 
-    def as_shown(self, name: str, given: str | Column) -> str:
-        """The same of an expression, also without the aliases of its columns.
+    def as_shown(self, name: str, expression: str | Column) -> str:
+        """The name of an expression, also without the aliases of its columns.
 
-        A name that the user gave to it stays.
+        An alias of the user stays.
         """
         name = self.as_named(name)
         aliases = [a for a in self.aliases() if f"{a}." in name] if "." in name else []
         if not aliases or self.alias_of_all != COLUMNS:
             return name
-        if isinstance(given, Column) and str(given).endswith((f"AS {name}'>", f"AS `{name}`'>")):
+        named = f"AS {name}'>", f"AS `{name}`'>"
+        if isinstance(expression, Column) and str(expression).endswith(named):
             return name
         for alias in aliases:
             name = re.sub(rf"(?<![\w.`'\"]){re.escape(alias)}\.(?=[\w`])", "", name)
-        # A field of a struct has its name twice, as in sum(x AS x).
+        # A field of a struct shows its name twice, as in sum(x AS x).
         return re.sub(r"\b(\w+) AS \1\b", r"\1", name)
 
     def named(self, alias: str) -> "Resolver":
-        """The same columns, all found under one alias."""
+        """The same columns, all under one alias."""
         return Resolver(tuple(e._replace(alias=alias, merged=()) for e in self.entries))
 
     def restricted(self, entries: Iterable[Entry]) -> "Resolver":
-        """Only some of the columns."""
+        """The resolver of some of the columns."""
         return Resolver(tuple(entries))
 
-    def beside(
+    def joined_with(
         self, other: "Resolver", using: Sequence[str] = (), keys: Sequence[str] = (),
         named_by: int | None = 0,
     ) -> "Resolver":
-        """The columns of a join: all of this side, then of the other without its ``keys``.
+        """The columns of a join: all columns of this side, then those of the other side without its
+        ``keys``.
 
         The columns ``using`` come first, once. A handle of one side is bound to that side,
         also if both sides come from the same collection.
@@ -204,10 +203,11 @@ class Resolver:
         ours = [e for n in using for e in self.entries if e.internal == n]
         twins = [e for n in keys for e in other.entries if e.internal == n]
         for number, pair in enumerate(zip(ours, twins)):
-            kept = None if named_by is None else pair[named_by].alias
-            aliases = {a for e in pair for a in (e.alias, *e.merged) if a is not None and a != kept}
+            alias = None if named_by is None else pair[named_by].alias
+            others = {a for e in pair for a in (e.alias, *e.merged)} - {None, alias}
             ours[number] = ours[number]._replace(
-                alias=kept, visible=pair[named_by or 0].visible, merged=tuple(sorted(aliases))
+                alias=alias, visible=pair[named_by or 0].visible,
+                merged=tuple(sorted(str(other) for other in others)),
             )
         ours += [e for e in self.entries if e.internal not in using]
         theirs = [e for e in other.entries if e.internal not in keys]
@@ -218,30 +218,30 @@ class Resolver:
         both = Counter(e.visible.lower() for e in (*ours, *theirs))
         reserved = [n for n, count in both.items() if count > 1]
         for side, entry in [(0, e) for e in ours] + [(1, e) for e in theirs]:
-            taken = [e.internal for e in entries]
+            occupied = [e.internal for e in entries]
             if both[entry.visible.lower()] > 1:
-                taken += reserved  # nobody finds it by its name alone
-            internal = unused(entry.visible, taken)
+                occupied += reserved  # the name alone is ambiguous
+            internal = unused(entry.visible, occupied)
             lineage = entry.lineage and entry.lineage.without(gone[side])
             entries.append(entry._replace(internal=internal, lineage=lineage))
             sources.append(Origin(side, entry.internal, internal))
-        made = {(origin.side, origin.source): origin.internal for origin in sources}
+        internals = {(origin.side, origin.source): origin.internal for origin in sources}
         bound = [
-            (text, made[number, internal])
+            (text, internals[number, internal])
             for number, side_ in enumerate((self, other))
-            for text, internal in side_.bound if (number, internal) in made
+            for text, internal in side_.bound if (number, internal) in internals
         ]
         return Resolver(tuple(entries), tuple(sources), tuple(bound))
 
     def template(self, frame: DataFrame) -> DataFrame:
-        """A Spark frame of the node's columns in which expressions find them by alias too, and by
+        """A Spark frame of the node's columns, in which expressions find them also by alias and by
         handle."""
         more = {text: column(internal) for text, internal in self.bound}
         whole = self.alias_of_all
         if whole != COLUMNS:
             frame = frame.alias(whole)
         else:
-            # A field of a struct is named as a column of an aliased frame would be.
+            # A field of a struct has the name of a column of an aliased frame.
             parts = {
                 alias: F.struct(*[
                     column(e.internal).alias(e.visible) for e in self.entries if e.alias == alias
@@ -252,7 +252,7 @@ class Resolver:
             if self.spread:
                 frame = frame.alias(whole)
         if self.spread:
-            # A computed column is not under the alias, so that a star does not take it.
+            # A computed column has no alias, so the star of the alias does not take it.
             more |= {name: column(name) for name in (TIME, DIFF) if name in frame.columns}
         return frame.withColumns(more) if more else frame
 
@@ -266,12 +266,12 @@ class Resolver:
         return aliases[0] if whole else COLUMNS
 
     def strip(self, frame: DataFrame) -> DataFrame:
-        """Undo `template` on a frame that has some more columns."""
-        made = [*self.aliases(), *(text for text, _ in self.bound)]
-        return frame.drop(*[name for name in made if name in frame.columns])
+        """Undo `template` on a frame that may have further columns."""
+        added = [*self.aliases(), *(text for text, _ in self.bound)]
+        return frame.drop(*[name for name in added if name in frame.columns])
 
     def with_column(self, name: str, replaced: Sequence[str] = ()) -> "Resolver":
-        """The resolver with one more column, or with that in the place of others."""
+        """The resolver with a column added, or in the place of others."""
         if name in self.visible:
             return Resolver(tuple(
                 entry._replace(lineage=None) if entry.visible == name else entry
@@ -285,12 +285,12 @@ class Resolver:
         ))
 
     def under(self, alias: str) -> list[Entry]:
-        """The columns that are found under an alias.
+        """The columns of an alias.
 
         Raises
         ------
         SchemaError
-            If a join by names has merged some with those of the other side.
+            If a join by names has merged some of them with columns of the other side.
         """
         merged = [entry.visible for entry in self.entries if alias in entry.merged]
         if merged:
@@ -301,6 +301,6 @@ class Resolver:
         return [entry for entry in self.entries if entry.alias == alias]
 
     def aliases(self, *, merged: bool = False) -> list[str]:
-        """The aliases that some columns are found under, perhaps those of merged keys too."""
-        found = [a for e in self.entries for a in (e.alias, *(e.merged if merged else ()))]
-        return list(dict.fromkeys(alias for alias in found if alias is not None))
+        """The aliases of columns, with those of merged keys on request."""
+        listed = [a for e in self.entries for a in (e.alias, *(e.merged if merged else ()))]
+        return list(dict.fromkeys(alias for alias in listed if alias is not None))

@@ -1,7 +1,8 @@
-"""Aggregates that depend on an order of the records: one that Spark leaves open, or of their own.
+"""Aggregates that depend on an order of the records: an order of their own, or one that Spark
+leaves open.
 
-Without an order in the query any one is right. Here it is always the ascending order of the values,
-so that the result is the same however the records came.
+Without an order in the query any order is right. Here it is always the ascending order of the
+values, so that the result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _SORTED = (
 class AnyRecord(OrderedFunction):
     """The value of the least or of the greatest record: `first`, `last` and `any_value`.
 
-    The order of records is that of the arguments of all these functions in one `agg`, in their
-    order there, so that all of them take one record.
+    The order of records is by the arguments of all these functions in one `agg`, in their order
+    there, so that all functions take the same record.
 
     Parameters
     ----------
     nulls_ignored : bool
-        Whether only records count in which the argument is not null.
+        Whether records with a null argument do not count.
     others : int
-        The number of arguments that make the order.
+        The number of arguments in the order.
     """
 
     nulls_ignored: bool = False
@@ -50,7 +51,7 @@ class AnyRecord(OrderedFunction):
     decisive = 1
     counts_nulls = True
 
-    def given(self, *constants: Any) -> AggregateFunction:
+    def with_constants(self, *constants: Any) -> AggregateFunction:
         return replace(self, nulls_ignored=bool(constants[0]))
 
     @property
@@ -64,15 +65,15 @@ class AnyRecord(OrderedFunction):
 
 @dataclass(frozen=True)
 class ListAgg(CollectedFunction):
-    """All values that are not null as one text, in an order.
+    """All non-null values as one text, in an order.
 
     Parameters
     ----------
     separator : str, bytes or None
-        Between two values.
+        The text between two values.
     directions : tuple of (bool, bool)
-        For each column of the order, whether it is descending and whether nulls come last. Values
-        that are equal in it are in ascending order.
+        For each column of the order, whether it is descending and whether nulls come last. Ties are
+        in ascending order of the values.
     """
 
     name: str = "listagg"
@@ -82,10 +83,10 @@ class ListAgg(CollectedFunction):
     constants = 1
     takes_order = True
 
-    def given(self, *constants: Any) -> AggregateFunction:
+    def with_constants(self, *constants: Any) -> AggregateFunction:
         (separator,) = constants
-        kept = bytes(separator) if isinstance(separator, (bytes, bytearray)) else separator
-        return replace(self, separator=kept)
+        text = bytes(separator) if isinstance(separator, (bytes, bytearray)) else separator
+        return replace(self, separator=text)
 
     def ordered(
         self, order: Sequence[Ordering], types: Sequence[T.DataType]
@@ -113,7 +114,7 @@ class ListAgg(CollectedFunction):
         for place in range(len(self.directions) - 1, -1, -1):
             descending, nulls_last = self.directions[place]
             rows.sort(key=functools.partial(_rank, place + 1), reverse=descending)
-            # Nulls are the least; a stable sort moves them to their end.
+            # Nulls are the least values; a stable sort moves them to the requested end.
             rows.sort(key=lambda item: (item[0][place + 1] is None) == nulls_last)
         return [(self.collect([(row[0], count) for row, count in rows]),)]
 

@@ -1,7 +1,7 @@
 """Column expressions as trees of Python values.
 
-What is here means the same however it was written: with the methods of columns, in SQL text, on
-classic Spark or on Connect. Nothing is analysed; names and types are those that the user wrote.
+A tree does not depend on the form of the expression: methods of columns or SQL text, on classic
+Spark or on Connect. Nothing is analysed; names and types are those of the user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_diff.spark import jvm
 
 @dataclass(frozen=True)
 class Attribute:
-    """A column by its name, and perhaps an alias of the collection that it belongs to."""
+    """A column by its name, and perhaps an alias of its collection."""
 
     name: str
     qualifier: str | None = None
@@ -31,8 +31,8 @@ class Attribute:
 class Literal:
     """A value of a type: an int, Decimal, bool or str, or None.
 
-    A date is the number of its day and a timestamp that of its microsecond, from 1970 on; an
-    interval of days and times is its number of microseconds.
+    A date is a number of days and a timestamp a number of microseconds since 1970; an interval of
+    days and times is a number of microseconds.
     """
 
     value: Any
@@ -41,8 +41,8 @@ class Literal:
 
 @dataclass(frozen=True)
 class Call:
-    """A function or operator, under one name whoever wrote it; for ``case`` conditions and values
-    take turns, and the value of all other rows stands last.
+    """A function or operator, under one name for all forms. The arguments of ``case`` are
+    alternating conditions and values, and last the value of all other rows.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Alias:
 
 Tree = Union[Attribute, Literal, Call, Cast, Alias]
 
-#: Types by the names that Spark's JSON has for them; values of others are not understood.
+#: Types by their names in Spark's JSON; trees have no values of other types.
 _TYPES: dict[str, T.DataType] = {
     "void": T.NullType(),
     "boolean": T.BooleanType(),
@@ -81,10 +81,10 @@ _TYPES: dict[str, T.DataType] = {
     "timestamp_ntz": T.TimestampNTZType(),
 }
 
-#: Names that SQL has for them besides.
+#: Further names of the same types in SQL.
 _SHORT = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
-#: Names of functions, and of the classes of the SQL parser, to the name that a tree has for them.
+#: Names of functions and of classes of the SQL parser, with their name in a tree.
 _NAMES = {
     "=": "==",
     "!": "not",
@@ -132,14 +132,14 @@ _INTERVAL = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|seco
 _PART = r"(?:`(?:[^`]|``)+`|[^`.*]+)"
 
 _EPOCH = datetime.date(1970, 1, 1)
-#: Spark counts days before 1582 in one calendar, and shows them in another.
+#: Spark counts days before 1582 in one calendar and displays them in another.
 _FIRST_YEAR = 1583
-#: Trees are walked by recursion.
+#: The largest depth, as functions walk trees by recursion.
 _DEEPEST = 100
 
 
 class _Unknown(Exception):
-    """The expression has a part that no tree stands for."""
+    """The expression has a part that no tree can represent."""
 
 
 def tree_of(column: Column) -> Tree | None:
@@ -148,15 +148,15 @@ def tree_of(column: Column) -> Tree | None:
     Parameters
     ----------
     column : Column
-        Classic or Connect. SQL text (`F.expr`) is understood on classic only: a Connect client has
-        no parser.
+        Classic or Connect. SQL text (`F.expr`) is parsed on classic only: a Connect client has no
+        parser.
 
     Returns
     -------
     Tree or None
-        None if a value or a cast has a type without a place here, or a name more than two parts.
-        A function that nobody here knows is a `Call` all the same, and a struct's field may look
-        like a column under an alias.
+        None if a value or a cast has an unknown type, or a name has more than two parts. An unknown
+        function is a `Call` all the same, and a struct's field may look like a column under an
+        alias.
 
     Examples
     --------
@@ -177,14 +177,14 @@ def tree_of(column: Column) -> Tree | None:
 
 
 def planned_tree(text: str, named: Callable[[str], str | None]) -> Tree | None:
-    """The tree of an expression of a plan, from Spark's own JSON of it.
+    """The tree of an expression of a plan, from its JSON by Spark.
 
     Parameters
     ----------
     text : str
     named : callable
-        The column that is meant by a name: a plan has it as the user has written it, perhaps in
-        another case. None if there is none.
+        The column of a name, which has the user's spelling in a plan and may differ in case. None
+        if no column has the name.
     """
     nodes = json.loads(text)
     try:
@@ -194,10 +194,10 @@ def planned_tree(text: str, named: Callable[[str], str | None]) -> Tree | None:
 
 
 def _escapes_as_usual(nodes: list[dict[str, Any]], column: Column | None = None) -> bool:
-    """Whether no pattern of LIKE has an escape character of its own, which the JSON does not tell.
+    """Whether no pattern of LIKE has a special escape character, which the JSON lacks.
     """
     likes = sum(node["class"].endswith(".Like") for node in nodes)
-    # A column is shown as it was written, in capitals or not.
+    # The text of a column has the user's spelling, in any case.
     shown = str(column).lower() if likes else ""
     return not likes or len(re.findall(r"\blike\b", shown)) == likes and "escape" not in shown
 
@@ -206,7 +206,7 @@ def _classic_tree(
     nodes: Iterator[dict[str, Any]], depth: int = 0, *,
     named: Callable[[str], str | None] | None = None,
 ) -> Tree:
-    """The tree of the node that comes next; it takes the node's children too."""
+    """The tree of the next node, which also consumes the node's children."""
     node = next(nodes)
     kind = node["class"].rpartition(".")[2]
     if depth > _DEEPEST:
@@ -231,7 +231,7 @@ def _classic_tree(
         return _call(kind, children)
     if node["isDistinct"] or node.get("filter") or node.get("ignoreNulls"):
         raise _Unknown
-    # A name of several parts has a comma, and so is that of no function that is known.
+    # A name of several parts has a comma, so it matches no known function.
     return _call(node["nameParts"][1:-1].lower(), children)
 
 
@@ -281,8 +281,8 @@ def _type(name: Any) -> T.DataType:
 
 
 def _attribute(parts: str) -> Attribute:
-    # The JSON does not tell two parts from one with a comma in it: whoever looks the column up
-    # has to know whether there is one of that name.
+    # The JSON does not distinguish two parts from one part with a comma: the look-up of the column
+    # has to decide by the existing names.
     names = parts[1:-1].split(", ")
     if len(names) > 2:
         raise _Unknown
@@ -290,7 +290,7 @@ def _attribute(parts: str) -> Attribute:
 
 
 def _literal(value: Any, kind: T.DataType) -> Literal:
-    """A literal from Python's value or from the text that JSON has for it."""
+    """A literal from Python's value or from its text in JSON."""
     if value is None:
         return Literal(None, kind)
     if isinstance(kind, T.StringType) and kind == T.StringType():
@@ -307,10 +307,10 @@ def _literal(value: Any, kind: T.DataType) -> Literal:
 
 
 def _day(text: str) -> int:
-    found = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", text)
-    if not found or int(found.group(1)) < _FIRST_YEAR:
+    match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", text)
+    if not match or int(match.group(1)) < _FIRST_YEAR:
         raise _Unknown
-    return (datetime.date(*map(int, found.groups())) - _EPOCH).days
+    return (datetime.date(*map(int, match.groups())) - _EPOCH).days
 
 
 def _call(name: str, arguments: tuple[Tree, ...]) -> Call | Cast:

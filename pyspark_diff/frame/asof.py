@@ -153,7 +153,7 @@ def _joined(
     gone = [*keys[1]]
     if here.lower() == there.lower():
         gone.append(there)
-    resolver = ours.resolver.beside(theirs.resolver, keys=gone)
+    resolver = ours.resolver.joined_with(theirs.resolver, keys=gone)
     mine = [(o.source, o.internal) for o in resolver.sources if o.side == 0]
     yours = [(o.source, o.internal) for o in resolver.sources if o.side == 1]
     ours_of = dict(mine)

@@ -156,7 +156,7 @@ class Collection:
         handles = handles_in([expressions])
         if not handles:
             return self, expressions
-        bound = {handle: self.standing_for(handle) for handle in handles}
+        bound = {handle: self.entry_of(handle) for handle in handles}
         return replace(self, resolver=self.resolver.binding(bound)), expressions
 
     def spreading(self, expressions: Given) -> tuple[Collection, Given]:
@@ -186,9 +186,9 @@ class Collection:
             self.check_unambiguous("a star in an expression")
         return replace(source, resolver=replace(source.resolver, spread=True)), spread_out
 
-    def standing_for(self, handle: Handle) -> Entry:
+    def entry_of(self, handle: Handle) -> Entry:
         """The column of a handle."""
-        entries = self.resolver.standing_for(handle)
+        entries = self.resolver.entries_of(handle)
         if len(entries) > 1:
             raise two_of(handle)
         if not entries:

@@ -61,7 +61,7 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
             "a cross join pairs every record with every other one; declare the right side "
             'small with other.hint("broadcast"), or give `on` an equality to join by'
         )
-    resolver = left.resolver.beside(right.resolver)
+    resolver = left.resolver.joined_with(right.resolver)
     name = unused("salt", [*left.node.schema.names, *right.node.schema.names])
     ours = arrange_by_key(salt(left.node, name), [name])
     theirs = arrange_by_key(replicate(right.node, name), [name])
@@ -135,12 +135,12 @@ def seeing_both(
     SchemaError
         If a handle refers to no column of either side, or to more than one.
     """
-    both = left.resolver.beside(right.resolver)
+    both = left.resolver.joined_with(right.resolver)
     on = with_frame_handles(on, both, [left, right])
     handles = handles_in([on])
     resolvers = [left.resolver, right.resolver]
     for handle in handles:
-        matches = both.standing_for(handle)
+        matches = both.entries_of(handle)
         if len(matches) > 1:
             raise two_of(handle)
         if not matches:
@@ -458,7 +458,7 @@ class JoinPlan:
         left, right = self.sides
         # As in PySpark, the key takes its name from the side that all its rows come from.
         named_by = {"right": 1, "full": None}.get(self.kind, 0)
-        resolver = left.resolver.beside(right.resolver, *self.using, named_by=named_by)
+        resolver = left.resolver.joined_with(right.resolver, *self.using, named_by=named_by)
         entries = list(resolver.entries)
         for number, (ours, theirs) in enumerate(zip(*self.using)):
             lineages = [left.resolver.lineage(ours), right.resolver.lineage(theirs)]
@@ -590,7 +590,7 @@ class JoinPlan:
         records = threshold(whole.node, _present, by_bytes=True)
         once = replace(whole, node=records, small=False, key=None)
         left, right = (once, self.sides[1]) if side == 0 else (self.sides[0], once)
-        resolver = left.resolver.beside(right.resolver)
+        resolver = left.resolver.joined_with(right.resolver)
         pairs = JoinPlan(left, right, self.on, "inner", self.near)._inner(resolver)
         ours = [(o.internal, o.source) for o in resolver.sources if o.side == side]
         keys = _distinct(pick("select", pairs, ours), [name for _, name in ours])

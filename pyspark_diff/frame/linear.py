@@ -269,7 +269,7 @@ class LinearMethods(Frame):
         remaining = [entry for entry in source.resolver.entries if entry.internal not in gone]
         # A name that occurred twice may be unique now, and expressions then find it without an
         # alias.
-        named = Resolver.of([entry.visible for entry in remaining]).entries
+        named = Resolver.with_repeats([entry.visible for entry in remaining]).entries
         names = [(old.internal, new.internal) for old, new in zip(remaining, named)]
         entries = [old._replace(internal=new.internal) for old, new in zip(remaining, named)]
         return self._derived(

@@ -100,7 +100,7 @@ def row_wise(
         shown = [ours.as_named(name) for name in data]
         if isinstance(outputs, Sequence) and len(outputs) == len(data):
             shown = [ours.as_shown(name, output) for name, output in zip(data, outputs)]
-        names = Resolver.of(shown)
+        names = Resolver.with_repeats(shown)
         internal = [entry.internal for entry in names.entries]
         if internal != data:
             renamed = internal
