@@ -791,7 +791,7 @@ BAD = {
     "roots in a dict": (lambda e, n: graphs.reachability(e, {1: 2}), "roots.*not a dict"),
     "k is zero": (lambda e, n: graphs.k_core(e, 0), "k must be .* at least 1, not 0"),
     "k is true": (lambda e, n: graphs.k_core_nodes(e, True), "at least 1, not True"),
-    "nothing to send": (lambda e, n: message(e, to_dst=[]), "nothing to send: give to_dst"),
+    "no message": (lambda e, n: message(e, to_dst=[]), "there is no message: give to_dst"),
     "values of two names": (
         lambda e, n: message(e, update={"y": F.col("msg")}), "initial has x, and update y"
     ),

@@ -245,14 +245,14 @@ WRONG = {
     "(a)-[a]->(b)": (6, "a node and of an edge"),
     "(a)-[]->(A)": (10, "case"),
     "!(a)-[e]->(b)": (7, "no name"),
-    "!(a)": (5, "negated is an edge"),
-    "(a); ()-[]->()": (6, "says nothing"),
+    "!(a)": (5, "only edges can be negated"),
+    "(a); ()-[]->()": (6, "has no name: name a node"),
     "(a);\n()": (6, "alone"),
     "(a);": (5, r"expected '\('"),
     "(a) (b)": (5, "';' or the end"),
     "(a)-[]-(b)": (7, "'->'"),
     "(a)-[e*2]->(b)": (7, r"'\]'"),
-    "(__a)": (2, "library's own"),
+    "(__a)": (2, "are reserved"),
     "(ä)": (2, r"'\)'"),
 }
 

@@ -119,9 +119,9 @@ def test_columns_of_frames_that_are_not_there(table, frame, df):
         lambda: a.unpivot("x", [df.y], "a", "b"),
         lambda: a.select(F.when(F.lit(True), F.struct(a.x, df.y))),
     ):
-        with pytest.raises(SchemaError, match=r"'y' was taken of a plain.*\[x, y\].*a.join\(df, a"):
+        with pytest.raises(SchemaError, match=r"'y' comes from a plain.*\[x, y\].*a.join\(df, a"):
             wrong()
-    with pytest.raises(SchemaError, match="star was taken of a plain Spark frame"):
+    with pytest.raises(SchemaError, match="star comes from a plain Spark frame"):
         a.select(df["*"])
     for wrong in (lambda: joined.drop(df.Z).select(df.Z), lambda: a.join(df, "y").drop("Z")[df.Z]):
         with pytest.raises(SchemaError, match=r"'Z' of DataFrame\[y, Z, s, r\] is none of drop\["):

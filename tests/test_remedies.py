@@ -168,7 +168,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
             g.df.alias("d"), g.n["v"] == F.col("d.k")
         ),
     ),
-    "was taken of a plain Spark frame, which is no part": (
+    "comes from a plain Spark frame, which is no part": (
         lambda g: g.n.select(g.df["w"]),
         lambda g: g.n.join(g.df, g.n["k"] == g.df["w"]).select(g.df["w"]),
     ),
@@ -429,7 +429,7 @@ ELSEWHERE = {
     "keep the collection that leaves it: leave()": "test_iterate",
     "must be a DiffFrame{}, not a": "test_graphs",
     "with reset_probability=... the number of rounds": "test_graphs",
-    "there is nothing to send": "test_graphs",
+    "there is no message: give to_dst": "test_graphs",
     "neither is inside of the other": "test_iterate",
     "with form={} it returns a table": "test_reduce",
     "the step was cancelled": "test_background",

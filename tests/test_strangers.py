@@ -118,8 +118,8 @@ def n(spark):
 
 #: Calls that are refused, and a part of the refusal.
 REFUSED: dict[str, tuple[Any, str]] = {
-    "a column of another frame": (lambda n, df: n.select(df["w"]), "was taken of a plain Spark"),
-    "a condition on another frame": (lambda n, df: n.where(df.w == 1), "taken of a plain Spark"),
+    "a column of another frame": (lambda n, df: n.select(df["w"]), "comes from a plain Spark"),
+    "a condition on another frame": (lambda n, df: n.where(df.w == 1), "comes from a plain Spark"),
     "a column from before a change": (
         lambda n, df: n.withColumn("k", F.col("k") + 1).select(n["k"]), "changed, renamed or"
     ),

@@ -236,7 +236,7 @@ def _classic_tree(
 
 
 def _connect_tree(node: Any, depth: int = 0) -> Tree:
-    # The classes themselves cannot be imported where Connect is not installed.
+    # Names of classes, as an installation without Connect cannot import the classes.
     kind = type(node).__name__
     if depth > _DEEPEST:
         raise _Unknown

@@ -1,4 +1,4 @@
-"""The plan of `agg`: which operators give the aggregates that a user asks for.
+"""The plan of `agg`: the operators that compute the aggregates.
 
 Linear aggregates share one vector of sums, and aggregates of one argument's distinct values share
 another one. Minima and maxima are the first and the last records of one arrangement in order. A

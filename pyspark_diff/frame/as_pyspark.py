@@ -156,8 +156,8 @@ class PySparkMethods(Frame):
             item = self.columns[item]
         if not isinstance(item, str):
             raise SchemaError(
-                f"a frame is asked for a column by its name or number, for several by a list of "
-                f"them, for records by a condition; not by {item!r}"
+                "a frame takes the name or number of a column, a list of columns, or a condition, "
+                f"and not {item!r}"
             )
         return self._column(item)
 

@@ -92,7 +92,8 @@ class Collection:
         ])
 
     def __post_init__(self) -> None:
-        if any(entry.lineage is None for entry in self.resolver.entries):  # it comes from no handle
+        # New columns have no handle yet.
+        if any(entry.lineage is None for entry in self.resolver.entries):
             object.__setattr__(self, "resolver", self.resolver.owned(_called(self.node)))
 
     def derived(
@@ -367,7 +368,7 @@ def with_frame_handles(
             raise none_of(*gone[0], collections)
         name = taken.name.strip("`")
         raise SchemaError(
-            f"the column {name!r} was taken of a plain Spark frame, which is no part of "
+            f"the column {name!r} comes from a plain Spark frame, which is no part of "
             f"{_shown(collections)}. Join that frame first, a.join(df, a['x'] == df[{name!r}]), "
             "and use its columns after the join. A column of the collection itself is frame['x']"
         )
@@ -392,7 +393,7 @@ def columns_of_star(star: Column, resolver: Resolver) -> list[Column]:
     ]
     if not columns:
         raise SchemaError(
-            "a star was taken of a plain Spark frame, which is no part of this collection; "
+            "a star comes from a plain Spark frame, which is no part of this collection; "
             "join that frame first, and take the star of the joined collection"
         )
     return columns

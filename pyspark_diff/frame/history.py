@@ -32,8 +32,8 @@ def check_plottable(name: str, kind: T.DataType) -> None:
     """
     if not isinstance(kind, T.NumericType):
         raise SchemaError(
-            f"plot_history draws sums of numbers, and {name} is {kind.simpleString()}; give a "
-            "column of numbers, or none for how many rows there are"
+            f"plot_history draws sums of numbers, and {name} is {kind.simpleString()}; take a "
+            "column of numbers, or none to count rows"
         )
 
 
@@ -45,7 +45,7 @@ def check_most(most: Any) -> None:
     ValueError
     """
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-        raise ValueError(f"most is how many lines are drawn, 1 or more, and not {most!r}")
+        raise ValueError(f"most is the largest number of lines, 1 or more, and not {most!r}")
 
 
 def plotting() -> Any:

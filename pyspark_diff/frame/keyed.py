@@ -39,10 +39,10 @@ class KeyedMethods(Frame):
         ([Row(shop='a', total=6, max(price)=5)], [Row(shop='a', total=1, max(price)=1)])
 
         A key may be a session: ``F.session_window(time, gap)``, with a fixed gap or a gap of each
-        record. Sessions merge when a record closes a gap, and split when it goes. As in Spark,
-        intervals that touch are one session, and records without a time or a positive gap drop out.
-        The result has a plain struct: a further `groupBy` of it takes equal sessions together, and
-        Spark would merge overlapping ones.
+        record. Sessions merge when a record closes a gap, and split when the record is removed. As
+        in Spark, intervals that touch are one session, and records without a time or a positive gap
+        drop out. The result has a plain struct: a further `groupBy` of it takes equal sessions
+        together, and Spark would merge overlapping ones.
 
         >>> rows = [("a", 15, 0, 1), ("a", 23, 0, 1), ("a", 19, 1, 1)]
         >>> clicks = DiffFrame(

@@ -264,8 +264,8 @@ class LoopMethods(Frame):
         If a loop keeps the best value that reaches a record, likely winners should enter first:
         then values that would be retracted later are never sent. Empty iterations cost nothing, in
         any number, so the numbers may be as far apart as the values need to spread. All iterations
-        count for `max_iterations`. Source: differential-dataflow, ``enter_at`` of
-        ``operators/iterate.rs``.
+        count for `max_iterations`.
+        Source: differential-dataflow, ``enter_at`` of ``operators/iterate.rs``.
 
         Examples
         --------

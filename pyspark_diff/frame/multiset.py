@@ -272,8 +272,8 @@ class MultisetMethods(Frame):
         -----
         The check reads complete times: a record that is removed at the time of its insertion was
         never there. With structs as times, the joins of the times of updates count too, and the
-        error names the first time in the order of fields. Source: differential-dataflow
-        ``Collection::assert_empty``.
+        error names the first time in the order of fields.
+        Source: differential-dataflow ``Collection::assert_empty``.
 
         Examples
         --------

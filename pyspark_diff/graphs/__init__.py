@@ -1,14 +1,14 @@
-"""Level 10, graphs: algorithms that are kept up to date while edges come and go.
+"""Level 10, graphs: algorithms whose results stay up to date as edges are inserted and removed.
 
 What lives here: a short program of public operators for each algorithm. May import: level 9, and
-what checks a column below it. There is nothing in here that could not be written outside.
+column checks of lower levels. A user could write every program here.
 
 The law, at every time ``t``::
 
-    at(algorithm(edges), t) = the algorithm, from scratch, on the graph as it stands at t
+    at(algorithm(edges), t) = the algorithm, from scratch, on the graph accumulated at t
 
-Edges are a collection with columns ``src`` and ``dst``, or anything with ``vertices`` and ``edges``
-(see `pyspark_diff.graphs.edges`).
+Edges are a collection with columns ``src`` and ``dst``, or an object with ``vertices`` and
+``edges`` (see `pyspark_diff.graphs.edges`).
 """
 
 from pyspark_diff.graphs.bfs import bfs

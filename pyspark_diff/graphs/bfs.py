@@ -1,4 +1,4 @@
-"""Breadth-first search: how many edges away each node is."""
+"""Breadth-first search: the number of edges from a root to each node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bfs(
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
-    """The number of edges from the nearest root to each node that can be reached.
+    """The number of edges from the nearest root to each reachable node.
 
     Parameters
     ----------
@@ -29,19 +29,19 @@ def bfs(
     roots : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     parents : bool
-        Also tell the way: which node comes before each.
+        Also return the path: the node before each node.
     directed : bool
-        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
+        Whether an edge leads from ``src`` to ``dst`` only, or in both directions.
     src, dst : str
         The columns of an edge's ends.
 
     Returns
     -------
     DiffFrame
-        ``node``, each once, and ``distance`` (long). A root has distance 0, whether it has edges
-        or not; nodes that cannot be reached have no row. With `parents` also ``parent``, of the
-        type of ``node``: of the nodes with an edge to it that are one edge nearer to a root the
-        least, and null for a root. From parent to parent that is a shortest way back.
+        ``node``, each once, and ``distance`` (long). A root has distance 0, with or without edges;
+        unreachable nodes have no row. With `parents` also ``parent``, of the type of ``node``: the
+        least node with an edge to it that is one edge nearer to a root, and null for a root. The
+        parents form a shortest path back.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def bfs(
 
     Notes
     -----
-    As many rounds as the farthest node is away; each edge that is reached is followed once.
+    The number of rounds is the largest distance; each reached edge is followed once.
     One changed edge of 1M between 100k nodes takes about 2 ms on two cores, 1/350 of loading them.
     Source: differential-dataflow ``algorithms/graphs/bfs.rs``; McSherry, Murray, Isaacs, Isard,
     "Differential dataflow", CIDR 2013.
@@ -69,9 +69,9 @@ def bfs(
     3 2 5 -1
     3 1 5 1
     """
-    found = edges_of(edges, src=src, dst=dst, beside=roots)
-    arcs = (found if directed else undirected(found)).toDF("node", "other")
-    start = ids_of(roots, found, "the roots").distinct().withColumn(
+    listed = edges_of(edges, src=src, dst=dst, beside=roots)
+    arcs = (listed if directed else undirected(listed)).toDF("node", "other")
+    start = ids_of(roots, listed, "the roots").distinct().withColumn(
         "distance", F.lit(0).cast("long")
     )
 
@@ -85,7 +85,7 @@ def bfs(
 
 
 def _with_parents(reached: DiffFrame, arcs: DiffFrame) -> DiffFrame:
-    """The node before each."""
+    """The reached nodes with the node before each."""
     nearer = reached.join(arcs, "node").select(
         F.col("other").alias("node"), (F.col("distance") + 1).alias("distance"),
         F.col("node").alias("parent"),

@@ -1,4 +1,4 @@
-"""Local clustering: how many of a node's neighbours are neighbours of each other."""
+"""Local clustering: the share of a node's pairs of neighbours that are neighbours of each other."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ def local_clustering(
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     directed : bool
-        Count the edges between neighbours, opposite ones as two, and not the pairs; a neighbour is
-        who has an edge to the node or from it. So Graphalytics defines it for directed graphs.
+        Count the edges between neighbours instead of pairs, with opposite edges as two. A neighbour
+        has an edge to the node or from it. This is the definition of Graphalytics for directed
+        graphs.
     src, dst : str
         The columns of an edge's ends.
 
     Returns
     -------
     DiffFrame
-        ``node``, each once; ``degree`` (long), its number of neighbours; ``triangles`` (long), the
-        number of pairs of these that are neighbours; and ``coefficient`` (double), that number
-        divided by the number of all pairs of neighbours, or 0.0 with fewer than two of them. If
-        `directed`, ``edges`` instead of ``triangles``, and a pair may have two of them.
+        ``node``, each once; ``degree`` (long), the number of its neighbours; ``triangles`` (long),
+        the number of pairs of its neighbours that are neighbours of each other; and ``coefficient``
+        (double), that number divided by the number of all pairs of neighbours, or 0.0 with fewer
+        than two neighbours. If `directed`, ``edges`` instead of ``triangles``, and a pair may have
+        two edges.
 
     Raises
     ------
@@ -70,18 +72,19 @@ def local_clustering(
     +----+------+---------+------------------+
     <BLANKLINE>
     """
-    arcs, every = graph_of(edges, nodes, src=src, dst=dst)
+    arcs, all_nodes = graph_of(edges, nodes, src=src, dst=dst)
     pairs = simple(arcs)
-    found = triangles_of(pairs)
+    listed = triangles_of(pairs)
     if directed:
         ways = one_way_each(arcs)
-        corners = _across(found, ways, "b", "c", "a").concat(
-            _across(found, ways, "a", "c", "b"), _across(found, ways, "a", "b", "c")
+        corners = _across(listed, ways, "b", "c", "a").concat(
+            _across(listed, ways, "a", "c", "b"), _across(listed, ways, "a", "b", "c")
         )
     else:
-        corners = found.select("a").union(found.select("b")).union(found.select("c")).toDF("node")
+        first, second, third = (listed.select(name) for name in "abc")
+        corners = first.union(second).union(third).toDF("node")
     closed = "edges" if directed else "triangles"
-    sums = occurrences(every, degree=ends(pairs), **{closed: corners})
+    sums = occurrences(all_nodes, degree=ends(pairs), **{closed: corners})
     degree = F.col("degree")
     share = F.col(closed) * (1 if directed else 2) / (degree * (degree - 1))
     return sums.withColumn("coefficient", F.when(degree > 1, share).otherwise(0.0))
@@ -90,5 +93,5 @@ def local_clustering(
 def _across(
     triangles: DiffFrame, ways: DiffFrame, first: str, second: str, corner: str
 ) -> DiffFrame:
-    """A corner of each triangle, as often as there are edges between the two others."""
+    """A corner of each triangle, once for each edge between the two other corners."""
     return triangles.join(ways.toDF(first, second), [first, second]).select(corner).toDF("node")

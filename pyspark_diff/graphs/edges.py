@@ -1,22 +1,22 @@
-"""The inputs of the algorithms: graphs and sets of nodes, from any object that has them.
+"""The inputs of the algorithms: graphs and sets of nodes, from any object with these tables.
 
 A graph is one of
 
 * a `DiffFrame` with a row for each edge,
 * a Spark frame with a row for each edge,
-* anything with ``edges`` that are one of these, such as a `GraphFrame`, and with ``vertices``, if
-  it has any, in whose column ``id`` (or ``node``) the nodes are.
+* an object with ``edges`` of either kind, such as a `GraphFrame`. It may have ``vertices``, with
+  the nodes in the column ``id`` (or ``node``).
 
-A Spark frame with columns ``time`` and ``diff`` is a history of updates; any other one is static:
-beside a collection it is there at all times, and where all is static, from time 0 on. Collections
+A Spark frame with columns ``time`` and ``diff`` is a history of updates. Any other Spark frame is
+static: a constant next to a collection, and without one a collection from time 0 on. Collections
 of one graph must have times of one type, as for every other operator of two collections.
 
-A graph's nodes are the ends of its edges, its vertices, and the nodes that the user lists.
-Nodes are given as a collection, as a Spark frame, or as a list of ids, which is as good as a static
-frame of them. Their ids are of any type that has an order. A null is no node, and an edge with a
-null end is no edge: all algorithms leave them out.
+A graph's nodes are the ends of its edges, its vertices, and the nodes that the user lists. A set of
+nodes is a collection, a Spark frame, or a list of ids, which is equivalent to a static frame. Ids
+have any type with an order. A null is no node, and an edge with a null end is no edge: all
+algorithms ignore them.
 
-Results have ids in a column ``node`` and no attributes of nodes; a join brings these back:
+Results have ids in a column ``node`` and no attributes of nodes; a join adds the attributes:
 
 >>> from types import SimpleNamespace
 >>> from pyspark_diff.graphs import degrees
@@ -48,9 +48,9 @@ from pyspark_diff.graphs.neighbours import ends
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import meant_by
 
-#: Columns that a set of nodes may have its ids in; the first that is there counts.
+#: Possible columns of the ids in a set of nodes; the first existing one counts.
 _IDS = ("node", "id")
-#: What holds ids one by one; text does, too, and is none.
+#: Classes of lists of ids; a text is a sequence, too, but no list of ids.
 _LISTS = (Sequence, Set, np.ndarray, pd.Series)
 
 
@@ -63,11 +63,12 @@ def edges_of(
     ----------
     graph : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
     *more : str
-        Columns to keep beside the two ends; all others are dropped.
+        Columns to keep next to the two ends; all others are dropped.
     src, dst : str
         The columns of the two ends.
     beside : DiffFrame or DataFrame, optional
-        What the edges are to be used with. Beside a collection a static frame is a constant.
+        A table that the edges are combined with. If it is a collection, static edges become a
+        constant.
 
     Raises
     ------
@@ -87,14 +88,14 @@ def edges_of(
 def edges_with(
     graph: Any, more: Mapping[str, str], src: str, dst: str, beside: Any = None
 ) -> DiffFrame:
-    """`edges_of`, with further columns of any name, each under a new one."""
+    """`edges_of`, with further columns of any name, each under a new name."""
     table = graph if isinstance(graph, (DiffFrame, DataFrame)) else getattr(graph, "edges", None)
     if table is None:
         raise SchemaError(
             "a graph is a DiffFrame or a Spark frame of edges, or has .vertices and .edges; this "
             f"is a {type(graph).__name__}"
         )
-    advice = "say which columns are the ends with src=... and dst=..., or rename"
+    advice = "name the columns of the ends with src=... and dst=..., or rename"
     edges = _columns(table, {"src": src, "dst": dst, **more}, "the edges", advice, beside)
     first, second = (edges.schema[name].dataType for name in ("src", "dst"))
     if first != second:
@@ -137,18 +138,18 @@ def nodes_of(
 def graph_of(
     graph: Any, nodes: Any = None, *, src: str, dst: str, beside: Any = None
 ) -> tuple[DiffFrame, DiffFrame]:
-    """`edges_of` and `nodes_of` of a graph, which is read once for both."""
+    """`edges_of` and `nodes_of` of a graph, with one read for both."""
     plain = isinstance(graph, (DiffFrame, DataFrame))
     vertices = None if plain else getattr(graph, "vertices", None)
     parts = map(_changing, (nodes, vertices, beside))
     changing = next((part for part in parts if part is not None), None)
     edges = edges_of(graph, src=src, dst=dst, beside=changing)
-    found = ends(edges)
+    node_parts = ends(edges)
     if vertices is not None:
-        found = found.union(ids_of(vertices, edges, "the vertices", _IDS[::-1]))
+        node_parts = node_parts.union(ids_of(vertices, edges, "the vertices", _IDS[::-1]))
     if nodes is not None:
-        found = found.union(ids_of(nodes, edges, "nodes"))
-    return edges, found.distinct()
+        node_parts = node_parts.union(ids_of(nodes, edges, "nodes"))
+    return edges, node_parts.distinct()
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,10 @@ class GraphParts:
     nodes : DiffFrame
         Column ``node``, each once.
     vertices : DiffFrame
-        ``node`` and the attributes: a row for each one of the table, and with nulls for each node
-        that has none there.
+        ``node`` and the attributes: a row for each row of the table, and a row with nulls for every
+        other node.
     edge_attributes, node_attributes : tuple of str
-        Their columns here: a dot, and the name that the user's table has.
+        Their columns here: a dot, and the name in the user's table.
     """
 
     edges: DiffFrame
@@ -176,51 +177,53 @@ class GraphParts:
 
 
 def parts_of(graph: Any, nodes: Any = None, *, src: str, dst: str) -> GraphParts:
-    """`graph_of`, with all other columns of the edges, and of the vertices or else of the nodes."""
-    _, every = graph_of(graph, nodes, src=src, dst=dst)
+    """`graph_of`, with all other columns of the edges, and of the vertices, or of the nodes without
+    vertices."""
+    _, all_nodes = graph_of(graph, nodes, src=src, dst=dst)
     plain = isinstance(graph, (DiffFrame, DataFrame))
     vertices = None if plain else getattr(graph, "vertices", None)
     edges = graph if plain else graph.edges
     more = _attributes(edges, (src, dst), ("src", "dst"), "the edges")
-    arcs = edges_with(graph, {f".{name}": name for name in more}, src, dst, beside=every)
+    arcs = edges_with(graph, {f".{name}": name for name in more}, src, dst, beside=all_nodes)
     table, what, ids = (
         (nodes, "the nodes", _IDS) if vertices is None else (vertices, "the vertices", _IDS[::-1])
     )
-    found: list[str] = []
-    known = every
+    further: list[str] = []
+    known = all_nodes
     if isinstance(table, (DiffFrame, DataFrame)):
         spark = table.sparkSession
         key = next(name for name in ids if meant_by(name, table.columns, spark))
-        found = _attributes(table, (key,), ("id",), what)
-        names = {"node": key, **{f".{name}": name for name in found}}
-        if found:
-            known = every.join(_columns(table, names, what, "rename it", every), "node", "left")
+        further = _attributes(table, (key,), ("id",), what)
+        names = {"node": key, **{f".{name}": name for name in further}}
+        if further:
+            attributes = _columns(table, names, what, "rename it", all_nodes)
+            known = all_nodes.join(attributes, "node", "left")
     return GraphParts(
-        arcs, every, known, tuple(f".{name}" for name in more), tuple(f".{name}" for name in found)
+        arcs, all_nodes, known, tuple(f".{name}" for name in more),
+        tuple(f".{name}" for name in further),
     )
 
 
 def _attributes(
     table: DiffFrame | DataFrame, used: Sequence[str], named: Sequence[str], what: str
 ) -> list[str]:
-    """The other columns of a table.
+    """All further columns of a table.
 
     Raises
     ------
     SchemaError
-        If one has a name that is taken.
+        If a column has one of the reserved names.
     """
     spark = table.sparkSession
-    gone = {found for name in used for found in meant_by(name, table.columns, spark)}
+    gone = {own for name in used for own in meant_by(name, table.columns, spark)}
     if isinstance(table, DataFrame) and _has(table, "time", "diff"):
-        gone |= {found for name in ("time", "diff")
-                 for found in meant_by(name, table.columns, spark)}
+        gone |= {own for name in ("time", "diff") for own in meant_by(name, table.columns, spark)}
     rest = [name for name in table.columns if name not in gone]
-    taken = [name for name in rest if meant_by(name, named, spark)]
-    if taken:
+    clash = [name for name in rest if meant_by(name, named, spark)]
+    if clash:
         raise SchemaError(
-            f"{what} have a column {taken[0]!r} beside {', '.join(map(repr, used))}, which is to be"
-            " called so in the result: rename or drop it"
+            f"{what} have a column {clash[0]!r}, and the result has {', '.join(map(repr, used))} "
+            "under that name: rename or drop it"
         )
     return rest
 
@@ -228,32 +231,32 @@ def _attributes(
 def ids_of(
     nodes: Any, edges: DiffFrame, what: str, names: Sequence[str] = _IDS
 ) -> DiffFrame:
-    """Nodes that a user gave, as a collection with the column ``node``.
+    """The user's nodes as a collection with the column ``node``.
 
     Raises
     ------
     SchemaError
-        If there is no such column, or its type is not that of the edges' ends.
+        If the column is missing, or its type differs from that of the edges' ends.
     """
     if isinstance(nodes, _LISTS) and not isinstance(nodes, (str, bytes)):
         nodes = _listed(nodes, edges, what)
     spark, there = edges._collection.spark, getattr(nodes, "columns", ())
     name = next((name for name in names if meant_by(name, there, spark)), _IDS[0])
     advice = "rename the one with the ids to 'node'"
-    found = _columns(nodes, {"node": name}, what, advice, edges)
-    ours, theirs = found.schema["node"].dataType, edges.schema["src"].dataType
+    listed = _columns(nodes, {"node": name}, what, advice, edges)
+    ours, theirs = listed.schema["node"].dataType, edges.schema["src"].dataType
     if ours != theirs:
         raise SchemaError(
             f"{what} must have ids of the type of the edges' ends, which is "
             f"{theirs.simpleString()}; {name!r} is {ours.simpleString()}: cast one"
         )
-    return found._without_nulls("node")
+    return listed._without_nulls("node")
 
 
 def _listed(ids: Iterable[Any], edges: DiffFrame, what: str) -> DataFrame:
-    """A static frame of ids that are given one by one."""
+    """A static frame of a list of ids."""
     kind = edges.schema["src"].dataType
-    rows = [(one.item() if isinstance(one, np.generic) else one,) for one in ids]
+    rows = [(value.item() if isinstance(value, np.generic) else value,) for value in ids]
     try:
         return edges._collection.spark.createDataFrame(
             rows, T.StructType([T.StructField("node", kind)])
@@ -271,7 +274,7 @@ def at_least_one(value: Any, name: str) -> int:
     Raises
     ------
     SchemaError
-        If it is anything else.
+        If the value is not a positive whole number.
     """
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise SchemaError(f"{name} must be a whole number of at least 1, not {value!r}")
@@ -298,18 +301,18 @@ def _columns(
     if isinstance(table, DiffFrame):
         return table.select(*names.values()).toDF(*names)
     wanted = [column(name).alias(new) for new, name in names.items()]
-    held = _changing(beside)
-    if _has(table, "time", "diff") and (held is None or held._collection.flow is None):
+    collection = _changing(beside)
+    if _has(table, "time", "diff") and (collection is None or collection._collection.flow is None):
         return DiffFrame(table.select(*wanted, "time", "diff"))
     static = table.select(*wanted)
-    if held is None:
+    if collection is None:
         return DiffFrame(static.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
-    times = held._collection.time_name, held._collection.diff_name
-    return held._lifted(table if _has(table, *times) else static)  # which refuses updates
+    times = collection._collection.time_name, collection._collection.diff_name
+    return collection._lifted(table if _has(table, *times) else static)  # it refuses updates
 
 
 def _changing(table: Any) -> DiffFrame | None:
-    """The collection that a table is, unless it is static."""
+    """The collection of a table; None if the table is static."""
     if isinstance(table, DataFrame) and _has(table, "time", "diff"):
         return DiffFrame(table)
     return table if isinstance(table, DiffFrame) else None

@@ -1,4 +1,4 @@
-"""Motifs: all places of a graph where nodes and edges are as a pattern says."""
+"""Motifs: all matches of a pattern of nodes and edges in a graph."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ def find(
 ) -> DiffFrame:
     """All matches of a motif, as GraphFrames' ``find``, kept up to date.
 
-    A pattern is a list of terms with ``;`` between them. ``(a)-[e]->(b)`` is an edge ``e`` from a
-    node ``a`` to a node ``b``, and ``(b)<-[e]-(a)`` is the same; ``(a)`` is a node. The same name
-    is the same node everywhere, and two names may be one node. What has no name, ``()`` and
-    ``[]``, is asked for, and not shown. ``!(a)-[]->(b)`` says that there is no such edge.
+    A pattern is a list of terms with ``;`` between them. The term ``(a)-[e]->(b)`` is an edge ``e``
+    from a node ``a`` to a node ``b``, and ``(b)<-[e]-(a)`` is the same. The term ``(a)`` is a node.
+    A name is the same node everywhere, and two names may match one node. Nodes ``()`` and edges
+    ``[]`` without a name have to match, and the result does not have them. ``!(a)-[]->(b)`` means
+    that the edge does not exist.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Each of parallel edges is a match of its own.
+        Directed. Each parallel edge is a separate match.
     pattern : str
     nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``id`` (or ``node``), of the type of ``src``. Vertices
@@ -37,29 +38,29 @@ def find(
     Returns
     -------
     DiffFrame
-        A row for each match, and a column for each name of the pattern, in the order in which they
-        first come. A node is a struct of ``id`` and the other columns of the vertices, or of
-        `nodes` where the graph has none; these are null for a node that is an end of an edge and
-        no vertex. An edge is a struct of ``src``, ``dst`` and its other columns. A name in a
-        negated term alone is each node of the graph for which the term is true.
+        A row for each match, and a column for each name of the pattern, in the order of their first
+        use. A node is a struct of ``id`` and the other columns of the vertices, or of `nodes` if
+        the graph has no vertices. The other columns are null for a node that is an end of an edge
+        and no vertex. An edge is a struct of ``src``, ``dst`` and its other columns. A name that
+        only negated terms have is each node of the graph for which the terms are true.
 
     Raises
     ------
     SchemaError
-        If the pattern is none, with the place where it goes wrong; if a column is missing, or types
+        If the text is no pattern, with the position of the fault; if a column is missing, or types
         differ.
 
     Notes
     -----
-    A join for each edge of the pattern, those first that share nodes with what is joined already,
-    and an antijoin for each negated one; what they have in between is kept as state. Attributes of
-    nodes are joined to the matches in the end, and only where there are any. Terms without a node
-    in common give all pairs of their matches, and a name in negated terms alone gives pairs with
-    all nodes. Conditions beside the pattern are `where` on the result, ``where("a.id < b.id")``;
-    filter edges before, where a condition is of edges alone.
+    The program has a join for each edge of the pattern, and an antijoin for each negated edge.
+    Edges that share nodes with the joined ones come first, and the operators keep intermediate
+    matches as state. The last joins add attributes of nodes, if there are any. Terms without a
+    common node produce all pairs of their matches, and a name that only negated terms have produces
+    pairs with all nodes. Write further conditions as `where` on the result, such as
+    ``where("a.id < b.id")``; apply conditions on edges alone to the edges before.
 
-    Of GraphFrames' language there are no undirected edges ``(a)-[]-(b)`` and none of several hops
-    ``(a)-[e*2]->(b)``; an ``id`` as a key is ``select(F.col("a.id").alias("node"))``.
+    The language lacks GraphFrames' undirected edges ``(a)-[]-(b)`` and edges of several hops
+    ``(a)-[e*2]->(b)``. For an ``id`` as a key write ``select(F.col("a.id").alias("node"))``.
     One changed edge of 100k between 10k nodes (the pattern below) takes about 39 ms on two cores,
     1/32 of loading them.
     Source: Dave, Jindal, Li, Xin, Gonzalez, Zaharia, "GraphFrames: an integrated API for mixing
@@ -98,7 +99,7 @@ def find(
             matches = graph.nodes.toDF(name)
         elif name not in matches.columns:
             matches = _joined(matches, graph.nodes.toDF(name), ())
-    assert matches is not None  # a pattern has a name
+    assert matches is not None  # every pattern has a name
     for term in motif.terms:
         if term.negated:
             matches = matches.antijoin(_piece(term, graph)[0], list(term.nodes))
@@ -106,10 +107,10 @@ def find(
 
 
 def _piece(term: EdgeTerm, graph: GraphParts) -> tuple[DiffFrame, tuple[str, str]]:
-    """The edges that a term may be, and where their ends are.
+    """The edges that may match a term, and the columns of their ends.
 
-    Columns are the names of nodes with their ids, and those of a named edge: its attributes, and
-    its ends where they have no name.
+    The columns are the names of nodes, with their ids, and for a named edge its attributes and its
+    unnamed ends.
     """
     src, dst = term.src, term.dst
     edges = graph.edges
@@ -137,7 +138,7 @@ def _joined(matches: DiffFrame, piece: DiffFrame, nodes: tuple[str, ...]) -> Dif
 def _shown(
     matches: DiffFrame, motif: Motif, graph: GraphParts, ends: dict[str, tuple[str, str]]
 ) -> DiffFrame:
-    """Matches with a struct for each name."""
+    """The matches with a struct for each name."""
     if graph.node_attributes:
         for name in motif.nodes:
             more = (f"{name}{attribute}" for attribute in graph.node_attributes)

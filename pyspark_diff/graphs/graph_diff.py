@@ -1,10 +1,10 @@
-"""GraphFrames' interface over a graph that is kept up to date.
+"""GraphFrames' interface over a graph that changes over time.
 
     GraphDiff(v, e).method(...).at(t)  =  GraphFrame(v at t, e at t).method(...)
 
-with the names, arguments and result columns of graphframes-py 0.12. No plugin of a server is
-needed. A method whose result in GraphFrames is any one of several right ones has a fixed choice
-here: a component is named by its smallest vertex.
+The names, arguments and result columns are those of graphframes-py 0.12. A server needs no plugin.
+If GraphFrames returns any of several right results, the choice is fixed here: the name of a
+component is its smallest vertex.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from pyspark_diff.graphs.strongly_connected_components import strongly_connected
 from pyspark_diff.graphs.triangles import triangles
 from pyspark_diff.spark.frames import column
 
-#: Ranks are whole numbers of this part of one, so that sums do not depend on their order.
+#: The number of units in rank 1. Ranks are whole numbers of units, so that sums do not depend on
+#: their order.
 RANK_UNIT = 1 << 40
 #: The least relative change of the sum of ranks that a vertex without an edge from it causes.
 _LOST = 1e-7
 
 
 class GraphDiff:
-    """A graph that is kept up to date, with the methods of a GraphFrame.
+    """A graph that changes over time, with the methods of a GraphFrame.
 
     Parameters
     ----------
     vertices : DiffFrame, DataFrame, or an object with ``vertices`` and ``edges``
-        With a column ``id``, each once, and any attributes. A GraphFrame has both tables.
+        A table with a column ``id``, each once, and any attributes. A GraphFrame has both tables.
     edges : DiffFrame or DataFrame, optional
-        With columns ``src`` and ``dst`` of the type of ``id``, and any attributes. An edge with an
-        end that is no vertex counts in the algorithms, and only vertices have results.
+        A table with columns ``src`` and ``dst`` of the type of ``id``, and any attributes. An edge
+        with an end that is no vertex counts in the algorithms, but only vertices have results.
 
     Raises
     ------
@@ -52,10 +53,10 @@ class GraphDiff:
 
     Notes
     -----
-    A plain Spark frame is fixed: it is the same at all times.
+    A plain Spark frame is a constant: it is the same at all times.
 
-    Without an equivalent here are ``bfs`` with its columns for each length of a path (see
-    `pyspark_diff.graphs.bfs`), sketches, random walks, SVD++ and power iteration clustering.
+    The class lacks ``bfs`` with columns for each length of a path (see `pyspark_diff.graphs.bfs`),
+    sketches, random walks, SVD++ and power iteration clustering.
 
     Source: GraphFrames, https://graphframes.io
 
@@ -84,7 +85,8 @@ class GraphDiff:
                     f"{type(vertices).__name__} alone. Pass GraphDiff(vertices, edges)"
                 )
             vertices, edges = vertices.vertices, vertices.edges
-        changing = next((one for one in (vertices, edges) if isinstance(one, DiffFrame)), None)
+        tables = (table for table in (vertices, edges) if isinstance(table, DiffFrame))
+        changing = next(tables, None)
         self._vertices = _collection(vertices, changing, ("id",), "the vertices")
         self._edges = _collection(edges, changing, ("src", "dst"), "the edges")
         wanted = self._vertices.schema["id"].dataType
@@ -179,7 +181,7 @@ class GraphDiff:
     def filterVertices(self, condition: str | Column) -> GraphDiff:
         """The graph of the vertices for which a condition is true, and the edges between them."""
         vertices = self._vertices.where(condition)
-        return GraphDiff(vertices, _within(self._edges, vertices))
+        return GraphDiff(vertices, _induced(self._edges, vertices))
 
     def filterEdges(self, condition: str | Column) -> GraphDiff:
         """The graph with all vertices, and the edges for which a condition is true."""
@@ -200,7 +202,7 @@ class GraphDiff:
         return GraphDiff(self._vertices, edges.union(_turned(self._edges)))
 
     def validate(self, check_vertices: bool = True) -> None:
-        """Fail each step that brings a vertex twice, or an edge with an end that is no vertex.
+        """Fail each step after which a vertex occurs twice, or an end of an edge is no vertex.
 
         Parameters
         ----------
@@ -209,7 +211,7 @@ class GraphDiff:
 
         Notes
         -----
-        It adds claims to the dataflow. GraphFrames checks once, when it is called.
+        The method adds claims to the dataflow. GraphFrames checks once, at the call.
         """
         twice = self._vertices.groupBy("id").count().where("count > 1")
         twice.assert_empty("a vertex is there twice")
@@ -229,7 +231,8 @@ class GraphDiff:
         Parameters
         ----------
         **options
-            Those of GraphFrames. They choose an algorithm and its checkpoints, and have no effect.
+            The options of GraphFrames, which choose an algorithm and its checkpoints. They have no
+            effect here.
         """
         _check_options(options, "connectedComponents", {
             "algorithm", "checkpointInterval", "broadcastThreshold", "useLabelsAsComponents",
@@ -243,14 +246,14 @@ class GraphDiff:
         Parameters
         ----------
         maxIter : int, optional
-            Has no effect: the loop runs until it comes to rest.
+            No effect: the loop runs to its fixed point.
         """
         return self._with(strongly_connected_components(self._plain()), "component")
 
     def labelPropagation(self, maxIter: int, **options: Any) -> DiffFrame:
         """The vertices with the ``label`` of each after some rounds.
 
-        A vertex takes the smallest of the labels with most votes. GraphFrames takes any of them.
+        A vertex takes the smallest label with the most votes. GraphFrames takes any such label.
         """
         _check_options(options, "labelPropagation", {
             "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
@@ -274,15 +277,15 @@ class GraphDiff:
         })
         if not landmarks:
             raise SchemaError("shortestPaths needs landmarks. Pass the ids of some vertices")
-        # A way to a landmark is a way from it along turned edges.
+        # A path to a landmark is a path from it along reversed edges.
         turned = self._edges.select(F.col("dst").alias("src"), F.col("src").alias("dst"))
         steps = turned.withColumn("weight", F.lit(1).cast("long"))
         known = self._vertices.select("id").where(F.col("id").isin(list(landmarks)))
-        found = shortest_paths(
+        distances = shortest_paths(
             steps, known.toDF("node"), per_source=True, directed=is_directed
         )
         entries = F.struct("source", F.col("distance").cast("int"))
-        maps = found.groupBy("node").agg(
+        maps = distances.groupBy("node").agg(
             F.map_from_entries(F.sort_array(F.collect_list(entries))).alias("distances"))
         return self._with(maps, "distances", F.expr("map()"))
 
@@ -293,8 +296,8 @@ class GraphDiff:
             raise SchemaError(
                 "triangleCount is exact here. Leave algorithm= out, or pass algorithm='exact'"
             )
-        found = triangles(self._plain())
-        corners = reduce(DiffFrame.union, [found.select(name).toDF("node") for name in "abc"])
+        listed = triangles(self._plain())
+        corners = reduce(DiffFrame.union, [listed.select(name).toDF("node") for name in "abc"])
         return self._with(corners.count(), "count", F.lit(0).cast("long"))
 
     def k_core(self, **options: Any) -> DiffFrame:
@@ -302,8 +305,8 @@ class GraphDiff:
 
         Notes
         -----
-        In each round a vertex takes the largest h such that h of its neighbours have at least h,
-        from its degree on, until no vertex changes.
+        A vertex starts with its degree. In each round it takes the largest h such that h of its
+        neighbours have at least h, until no vertex changes.
         Source: Lü, Zhou, Zhang, Stanley, "The H-index of a network node and its relation to degree
         and coreness", Nature Communications 7, 2016.
         """
@@ -337,11 +340,12 @@ class GraphDiff:
         resetProbability : float
             The probability of a jump, above 0 and below 1.
         sourceId : id, optional
-            The vertex that all jumps lead to. By default they lead to any vertex.
+            The vertex that all jumps lead to. By default jumps lead to every vertex.
         maxIter : int, optional
             The number of rounds.
         tol : float, optional
-            In place of `maxIter`: so many rounds that no rank is further from the limit.
+            Instead of `maxIter`: the largest distance of a rank from its limit, which determines
+            the number of rounds.
 
         Notes
         -----
@@ -349,8 +353,8 @@ class GraphDiff:
 
             rank(v) := r + (1 - r) * sum over edges (u, v) of rank(u) / d(u)
 
-        The ranks add up to the number of vertices in the end, or to 1 with `sourceId`: if a vertex
-        has no edge from it, all of them are scaled. Ranks are counted in parts of 2**-40.
+        The final ranks add up to the number of vertices, or to 1 with `sourceId`: if a vertex has
+        no edge from it, all ranks are scaled. Ranks are multiples of 2**-40.
 
         A change of one edge changes the ranks of all vertices that its end reaches.
         """
@@ -370,7 +374,7 @@ class GraphDiff:
         everyone = self._vertices.select("id").toDF("node").distinct()
         starts = everyone if sourceId is None else everyone.where(F.col("node") == sourceId)
         if sourceId is not None:
-            # The ranks of a missing source are all zero, as those of an empty graph.
+            # With a missing source all ranks are zero, as in an empty graph.
             number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
             some = everyone.agg(F.count("*").alias("all")).where("all > 0")
             number.crossJoin(some.hint("broadcast")).assert_empty(
@@ -397,13 +401,14 @@ class GraphDiff:
         def round_of(ranks: DiffFrame) -> DiffFrame:
             leaving = ranks.join(degrees, "node").select("node", share.alias("share"))
             arriving = leaving.join(arcs, "node").select("other", "share").toDF("node", "share")
-            given = arriving.union(jumps).union(nothing)
-            return given.groupBy("node").agg(F.sum("share").alias("rank"))
+            shares = arriving.union(jumps).union(nothing)
+            return shares.groupBy("node").agg(F.sum("share").alias("rank"))
 
         ranks = first.iterate(
             round_of, max_iterations=rounds, on_limit="return", name="pagerank"
         )
-        # The sum of all ranks is that of the starts unless some got lost at the end of a path.
+        # The sum of all ranks is that of the starts, unless vertices without an edge from them lose
+        # some.
         total = ranks.agg(F.sum("rank").alias("total")).crossJoin(
             starts.agg(F.count("*").alias("wanted")).hint("broadcast"))
         scale = F.col("wanted") * F.lit(float(RANK_UNIT)) / F.col("total")
@@ -430,8 +435,8 @@ class GraphDiff:
         """
         _check_options(options, "aggregateMessages", {"intermediate_storage_level"})
         calls = list(_several(aggCol))
-        sent = [("src", one) for one in _several(sendToSrc)]
-        sent += [("dst", one) for one in _several(sendToDst)]
+        sent = [("src", message) for message in _several(sendToSrc)]
+        sent += [("dst", message) for message in _several(sendToDst)]
         if not calls or not sent:
             raise SchemaError(
                 "aggregateMessages needs an aggregate and a message. Pass aggCol, and sendToSrc "
@@ -441,9 +446,9 @@ class GraphDiff:
         parts = [
             triplets.select(
                 F.col(f"{end}.id").alias("id"),
-                (F.expr(one) if isinstance(one, str) else one).alias("MSG"),
+                (F.expr(message) if isinstance(message, str) else message).alias("MSG"),
             )
-            for end, one in sent
+            for end, message in sent
         ]
         messages = reduce(DiffFrame.union, parts).where("MSG IS NOT NULL")
         return messages.groupBy("id").agg(*calls)
@@ -451,7 +456,7 @@ class GraphDiff:
     # Parts
 
     def _ends(self) -> DiffFrame:
-        """Both ends of each edge, in a column."""
+        """Both ends of each edge, in one column."""
         return self._edges.select("src").toDF("id").union(self._edges.select("dst").toDF("id"))
 
     def _plain(self) -> GraphDiff:
@@ -462,18 +467,18 @@ class GraphDiff:
         self, results: DiffFrame, name: str, default: Column | None = None
     ) -> DiffFrame:
         """The vertices with a result, from a collection of a node and its result."""
-        taken = [one for one in self._vertices.columns if one != name]
+        others = [column for column in self._vertices.columns if column != name]
         named = results.toDF("id", "result_")
         how = "inner" if default is None else "left"
         value = F.col("result_") if default is None else F.coalesce("result_", default)
         joined = self._vertices.join(named, "id", how)
-        return joined.select(*map(column, taken), value.alias(name))
+        return joined.select(*map(column, others), value.alias(name))
 
 
 def _collection(
     table: Any, changing: DiffFrame | None, names: Sequence[str], what: str
 ) -> DiffFrame:
-    """A table as a collection, with its columns of a graph in GraphFrames' case."""
+    """A table as a collection, checked to have the columns of a graph in GraphFrames' spelling."""
     if not isinstance(table, (DiffFrame, DataFrame)):
         raise SchemaError(
             f"{what} are a DiffFrame or a Spark frame, not a {type(table).__name__}. Make one with "
@@ -499,7 +504,7 @@ def _packed(table: DiffFrame, name: str) -> Column:
     return F.struct(*map(column, table.columns)).alias(name)
 
 
-def _within(edges: DiffFrame, vertices: DiffFrame) -> DiffFrame:
+def _induced(edges: DiffFrame, vertices: DiffFrame) -> DiffFrame:
     """The edges whose ends are vertices."""
     ids = vertices.select("id")
     columns = edges.columns

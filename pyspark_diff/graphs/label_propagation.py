@@ -1,4 +1,4 @@
-"""Label propagation: communities of nodes that take the label of most of their neighbours."""
+"""Label propagation: communities of nodes that take the most frequent label of their neighbours."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def label_propagation(
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
-    """The label of each node after some rounds in which all nodes ask their neighbours at once.
+    """The label of each node after some rounds, in which all nodes read their neighbours at once.
 
-    Every node starts with itself as its label. In a round each node takes the label that most of
-    its neighbours had after the round before, and of several such labels the smallest. Its own
-    label has no vote. A node without neighbours keeps itself as its label.
+    Every node starts with itself as its label. In a round each node takes the most frequent label
+    of its neighbours after the previous round, and the smallest one of several. Its own label has
+    no vote. A node without neighbours keeps itself as its label.
 
     Parameters
     ----------
@@ -35,10 +35,11 @@ def label_propagation(
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     rounds : int
-        How many rounds. More do not lead to rest: on a single edge the two labels swap for ever.
+        The number of rounds. There need not be a fixed point: on a single edge the two labels swap
+        for ever.
     directed : bool
-        A neighbour with an edge to the node and one from it has two votes, as Graphalytics defines
-        it for directed graphs.
+        Give two votes to a neighbour with an edge to the node and an edge from it. This is the
+        definition of Graphalytics for directed graphs.
     src, dst : str
         The columns of an edge's ends.
 
@@ -58,8 +59,8 @@ def label_propagation(
     them.
     Source: Raghavan, Albert, Kumara, "Near linear time algorithm to detect community structures in
     large-scale networks", Physical Review E 76, 2007; `directed`: Iosup and others, "LDBC
-    Graphalytics", VLDB 9(13), 2016. In the former nodes ask one after the other in random
-    order; all at once it is deterministic, as incremental computation has to be.
+    Graphalytics", VLDB 9(13), 2016. In the former, nodes take turns in random order; here all nodes
+    change at once, which is deterministic, as incremental computation has to be.
 
     Examples
     --------
@@ -71,9 +72,9 @@ def label_propagation(
     [(1, 1), (2, 1), (3, 1), (4, 3), (5, 3), (6, 3)]
     """
     limit = at_least_one(rounds, "rounds")
-    found, every = graph_of(edges, nodes, src=src, dst=dst)
-    arcs = both_ways(one_way_each(found) if directed else simple(found))
-    start = every.withColumn("label", F.col("node"))
+    listed, all_nodes = graph_of(edges, nodes, src=src, dst=dst)
+    arcs = both_ways(one_way_each(listed) if directed else simple(listed))
+    start = all_nodes.withColumn("label", F.col("node"))
     lonely = start.antijoin(arcs, "node")
     order = [F.col("votes").desc(), F.col("label")]
 

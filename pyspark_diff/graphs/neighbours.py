@@ -1,4 +1,4 @@
-"""Edges looked at in other ways: by both ends, turned around, as an undirected simple graph."""
+"""Other forms of edges: by both ends, reversed, as an undirected simple graph."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pyspark_diff.frame.diffframe import DiffFrame
 
 
 def ends(edges: DiffFrame) -> DiffFrame:
-    """Column ``node``: both ends of each edge, so each node as often as it is an end."""
+    """Column ``node``: both ends of each edge, so each node once for every end."""
     return edges.select("src").union(edges.select("dst")).toDF("node")
 
 
 def occurrences(nodes: DiffFrame, **among: DiffFrame) -> DiffFrame:
-    """How often each node is among some: ``node``, and a column (long) for each of these.
+    """The multiplicity of each node in several collections: ``node``, and a column (long) for each
+    collection.
 
-    A record for each thing that counts, so that sums are all there is to keep.
+    Each occurrence is a record with a 1 in its column, so the operator keeps only sums.
     """
-    def counting(found: DiffFrame, name: str | None) -> DiffFrame:
+    def counting(collection: DiffFrame, name: str | None) -> DiffFrame:
         counts = {each: F.lit(int(each == name)) for each in among}
-        return found.toDF("node").withColumns(counts)
+        return collection.toDF("node").withColumns(counts)
 
     parts = counting(nodes, None).concat(*(counting(some, name) for name, some in among.items()))
     return parts.groupBy("node").agg(*(F.sum(name).alias(name) for name in among))
@@ -37,9 +38,9 @@ def undirected(edges: DiffFrame) -> DiffFrame:
 
 
 def one_way_each(edges: DiffFrame) -> DiffFrame:
-    """The two ends of an edge in order, as often as there are ways between them: one or two.
+    """The two ends of an edge in order, once for each direction with an edge: one or two.
 
-    Parallel edges are one way, and self-loops none.
+    Parallel edges count once, and self-loops do not count.
     """
     once = edges.where(F.col("src") != F.col("dst")).distinct()
     up = once.where(F.col("src") < F.col("dst"))

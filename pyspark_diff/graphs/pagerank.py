@@ -1,6 +1,6 @@
 """PageRank in whole numbers: surfers who follow links, exact at every time.
 
-Ranks that add up to one are counted so as well, in parts of 2**-52.
+Ranks that add up to one are whole numbers, too, in units of 2**-52.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import at_least_one, graph_of, ids_of
 from pyspark_diff.graphs.neighbours import undirected
 
-#: Surfers that start anew at each node in every round.
+#: The number of surfers that restart at each node in every round.
 RESET = 1_000_000
-#: Surfers at each node in the beginning, when the number of rounds is given: as many as there are
-#: at each on average when no surfer gets lost.
+#: The initial number of surfers at each node with a given number of rounds: the average number at a
+#: node if no surfer leaves.
 START = 6 * RESET
-#: All surfers where ranks add up to one: so many are counted exactly by doubles, too.
+#: The number of all surfers if ranks add up to one: doubles can represent it exactly, too.
 ALL = 1 << 52
 
 
@@ -35,34 +35,34 @@ def pagerank(
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
-    """The number of surfers at each node, who follow edges at random and now and then start anew.
+    """The number of surfers at each node, who follow edges at random and sometimes restart.
 
     In each round, with d(u) the number of edges from u, and ``//`` the division that drops the
     remainder::
 
         rank(v) := 1,000,000 + sum over edges (u, v) of 5 * rank(u) // (6 * d(u))
 
-    Divided by 6,000,000 that is a PageRank with damping 5/6 in which the average is 1 if every node
-    has an edge from it. Whole numbers make it exact: the ranks are the same whatever came and went
-    before, and do not depend on the order of additions.
+    Divided by 6,000,000 this is a PageRank with damping 5/6, and its average is 1 if every node has
+    an edge from it. Whole numbers make it exact: ranks depend on neither earlier changes nor the
+    order of additions.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Parallel edges count as often as they are there, and self-loops count.
+        Parallel edges count with their multiplicity, and self-loops count.
     nodes : DiffFrame, DataFrame or sequence of ids, optional
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     rounds : int, optional
-        So many rounds, from ``rank = 6,000,000`` for each node. With None, rounds until nothing
-        changes, from ``rank = 1,000,000``.
+        The number of rounds, from ``rank = 6,000,000`` for each node. With None, rounds until
+        nothing changes, from ``rank = 1,000,000``.
     reset_probability : float, optional
-        Above 0 and below 1. Ranks are doubles that add up to one then: see below.
+        A number above 0 and below 1. With it, ranks are doubles that add up to one: see below.
     personal : DiffFrame, DataFrame or sequence of ids, optional
-        With `reset_probability`: where surfers start, and start anew. All nodes if not given; of
-        those given the ones that are nodes of the graph count.
+        With `reset_probability`: the nodes at which surfers start and restart. The default is all
+        nodes; nodes outside of the graph do not count.
     directed : bool
-        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
+        Whether an edge leads from ``src`` to ``dst`` only, or in both directions.
     src, dst : str
         The columns of an edge's ends.
 
@@ -79,13 +79,13 @@ def pagerank(
 
     Notes
     -----
-    Surfers at a node without an edge from it leave, as do the remainders of the division.
+    Surfers at a node without an edge from it leave, and so do the remainders of the division.
 
-    A round never lowers the ranks it gives when it is given higher ones, and the first round from
-    1,000,000 lowers none; so with ``rounds=None`` ranks only grow, and since five sixths of the
-    surfers stay at most, they stop: at the least ranks that the formula leaves as they are. (From
-    6,000,000 they may go round in circles: on two nodes with edges to each other remainders can
-    swap places for ever.) It takes about 85 rounds until less than one surfer moves.
+    A round is monotone: higher ranks never lead to lower ones, and the first round from 1,000,000
+    lowers none. So with ``rounds=None`` ranks only grow. At most five sixths of the surfers stay,
+    so the ranks stop at the least fixed point of the formula. (From 6,000,000 there need not be a
+    fixed point: on two nodes with edges to each other the remainders can swap for ever.) After
+    about 85 rounds less than one surfer moves.
 
     With a reset probability r, and n nodes at which surfers start, ``rank = 1 / n`` at first, and
     in each round::
@@ -93,13 +93,13 @@ def pagerank(
         rank(v) := (r + (1 - r) * lost) / n + (1 - r) * sum over edges (u, v) of rank(u) / d(u)
         lost    := sum of rank(u) over the nodes u without an edge from them
 
-    where the first part is only for nodes at which surfers start. That is what GraphX, networkx and
-    Graphalytics compute. Ranks are counted in parts of 2**-52 and each share is rounded down to
-    one, so that sums are exact: in a graph of m edges and as many nodes a rank is too small by at
-    most some ``m * rounds * 2**-52``, and the same whatever came and went before.
+    The first part is only for nodes at which surfers start. GraphX, networkx and Graphalytics
+    compute the same. Ranks are multiples of 2**-52, and each share is rounded down to a multiple,
+    so that sums are exact. In a graph of m edges and as many nodes a rank is too small by at most
+    about ``m * rounds * 2**-52``, and does not depend on earlier changes.
 
-    A change of one edge changes the ranks of all nodes that its end reaches, so with many rounds it
-    costs about as much as all of them.
+    A change of one edge changes the ranks of all nodes that its end reaches. So with many rounds it
+    costs about as much as a computation of all ranks.
     One changed edge of 100k between 10k nodes (5 rounds) takes about 120 ms on two cores, half of
     loading them.
     Source: Page, Brin, Motwani, Winograd, "The PageRank citation ranking: bringing order to the
@@ -117,23 +117,23 @@ def pagerank(
     3 6833333
     """
     limit = None if rounds is None else at_least_one(rounds, "rounds")
-    found, every = graph_of(edges, nodes, src=src, dst=dst, beside=personal)
+    listed, all_nodes = graph_of(edges, nodes, src=src, dst=dst, beside=personal)
     if not directed:
-        found = undirected(found)
+        listed = undirected(listed)
     if reset_probability is not None:
         return _adding_up_to_one(
-            found, every, limit, _probability(reset_probability),
-            every if personal is None
-            else ids_of(personal, found, "personal").distinct().semijoin(every, "node"),
+            listed, all_nodes, limit, _probability(reset_probability),
+            all_nodes if personal is None
+            else ids_of(personal, listed, "personal").distinct().semijoin(all_nodes, "node"),
         )
     if personal is not None:
         raise SchemaError("personal=... needs reset_probability=...: how often surfers start anew")
-    arcs = found.toDF("node", "other")
-    degrees = found.select("src").count().toDF("node", "degree")
-    # Surfers that move are counted by the multiplicity of the node they are at.
-    reset = every.withColumn("surfers", F.lit(RESET)).weighted("surfers")
+    arcs = listed.toDF("node", "other")
+    degrees = listed.select("src").count().toDF("node", "degree")
+    # The multiplicity of a node is the number of surfers that move there.
+    reset = all_nodes.withColumn("surfers", F.lit(RESET)).weighted("surfers")
     first = RESET if limit is None else START
-    start = every.withColumn("rank", F.lit(first).cast("long"))
+    start = all_nodes.withColumn("rank", F.lit(first).cast("long"))
     share = F.call_function("div", F.col("rank") * 5, F.col("degree") * 6)
 
     def round_of(ranks: DiffFrame) -> DiffFrame:
@@ -147,18 +147,18 @@ def pagerank(
 
 
 def _adding_up_to_one(
-    edges: DiffFrame, every: DiffFrame, limit: int | None, reset: float, starts: DiffFrame
+    edges: DiffFrame, all_nodes: DiffFrame, limit: int | None, reset: float, starts: DiffFrame
 ) -> DiffFrame:
     """The ranks with a reset probability."""
     if limit is None:
         raise SchemaError("with reset_probability=... the number of rounds has to be given")
     arcs = edges.toDF("node", "other")
     degrees = edges.select("src").count().toDF("node", "degree")
-    ends = every.antijoin(degrees, "node")
+    ends = all_nodes.antijoin(degrees, "node")
     number = starts.agg(F.count("*").alias("n"))
-    # One row that each of these nodes is joined with.
+    # A cross join with a collection of one row.
     begun = starts.crossJoin(number.hint("broadcast"))
-    none = every.withColumn("share", F.lit(0).cast("long"))
+    none = all_nodes.withColumn("share", F.lit(0).cast("long"))
     first = begun.select("node", F.call_function("div", F.lit(ALL), F.col("n")).alias("share"))
     share = F.floor(F.col("rank") * F.lit(1 - reset) / F.col("degree"))
 
@@ -171,8 +171,8 @@ def _adding_up_to_one(
         lost = ranks.semijoin(ends, "node").agg(F.sum("rank").alias("lost"), empty=True)
         anew = F.floor((F.lit(ALL * reset) + F.coalesce("lost", F.lit(0)) * F.lit(1 - reset))
                        / F.col("n"))
-        given = begun.crossJoin(lost.hint("broadcast")).select("node", anew.alias("share"))
-        return summed(arriving.union(given))
+        restarts = begun.crossJoin(lost.hint("broadcast")).select("node", anew.alias("share"))
+        return summed(arriving.union(restarts))
 
     ranks = summed(first).iterate(
         round_of, max_iterations=limit, on_limit="return", name="pagerank"
@@ -181,9 +181,9 @@ def _adding_up_to_one(
 
 
 def _probability(value: Any) -> float:
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
-    if not 0 < found < 1:
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
+    if not 0 < number < 1:
         raise SchemaError(
             f"reset_probability must be a number above 0 and below 1, such as 0.15, not {value!r}"
         )
-    return found
+    return number

@@ -1,4 +1,4 @@
-"""The pattern of a motif: which edges there are to be between which nodes, and which not.
+"""The pattern of a motif: the edges that have to exist between nodes, and those that must not.
 
     pattern ::= term (";" term)*
     term    ::= edge | "!" edge | node
@@ -24,7 +24,7 @@ _EXAMPLE = "a pattern is like '(a)-[e]->(b); !(b)-[]->(a)'"
 
 @dataclass(frozen=True)
 class EdgeTerm:
-    """An edge of a pattern; what has no name is None."""
+    """An edge of a pattern; None for an end or an edge without a name."""
 
     src: str | None
     edge: str | None
@@ -39,15 +39,15 @@ class EdgeTerm:
 
 @dataclass(frozen=True)
 class Motif:
-    """What a pattern says.
+    """The parts of a pattern.
 
     Parameters
     ----------
     terms : tuple of EdgeTerm
     names : tuple of str
-        All names in the order in which they first come.
+        All names in the order of their first use.
     nodes : tuple of str
-        Those of nodes.
+        The names of nodes.
     """
 
     terms: tuple[EdgeTerm, ...]
@@ -61,7 +61,7 @@ def parsed(pattern: str) -> Motif:
     Raises
     ------
     SchemaError
-        If it is none, with the place where it goes wrong.
+        If the text is no pattern, with the position of the fault.
 
     Examples
     --------
@@ -77,16 +77,16 @@ def parsed(pattern: str) -> Motif:
 
 
 class _Parser:
-    """A reader of a pattern that knows where it is."""
+    """A parser of a pattern, with its position as state."""
 
     def __init__(self, pattern: str):
         self._text, self._at = pattern, 0
-        #: What each name stands for.
+        #: The kind of each name: node or edge.
         self._kinds: dict[str, str] = {}
 
     def motif(self) -> Motif:
         terms = [self._term()]
-        while self._taken(";"):
+        while self._skipped(";"):
             terms.append(self._term())
         if self._at < len(self._text):
             self._refuse("expected ';' or the end")
@@ -94,26 +94,26 @@ class _Parser:
         return Motif(tuple(filter(None, terms)), tuple(self._kinds), nodes)
 
     def _term(self) -> EdgeTerm | None:
-        """A term; None for a node alone, of which there is nothing more to say than its name."""
-        negated, start = self._taken("!"), self._at
+        """A term; None for a node alone, which has only its name."""
+        negated, start = self._skipped("!"), self._at
         first = self._node()
-        backwards = self._taken("<-")
-        if not backwards and not self._taken("-"):
+        backwards = self._skipped("<-")
+        if not backwards and not self._skipped("-"):
             if negated:
-                self._refuse("expected '-[': what is negated is an edge")
+                self._refuse("expected '-[': only edges can be negated")
             if first is None:
-                self._refuse("'()' alone says nothing: name the node, or give it an edge", start)
+                self._refuse("'()' alone matches all: name the node, or give it an edge", start)
             return None
         self._need("[")
         begin = self._at
         edge = self._name("edge")
         if edge is not None and negated:
-            self._refuse("an edge that is not there has no name: write '[]'", begin)
+            self._refuse("an edge that must not exist has no name: write '[]'", begin)
         self._need("]")
         self._need("-" if backwards else "->")
         second = self._node()
         if first is edge is second is None:
-            self._refuse("'()-[]->()' says nothing: name a node or the edge", start)
+            self._refuse("'()-[]->()' has no name: name a node or the edge", start)
         ends = (second, first) if backwards else (first, second)
         return EdgeTerm(ends[0], edge, ends[1], negated)
 
@@ -124,27 +124,27 @@ class _Parser:
         return name
 
     def _name(self, kind: str) -> str | None:
-        found = _NAME.match(self._text, self._at)
-        if found is None:
+        match = _NAME.match(self._text, self._at)
+        if match is None:
             return None
-        name = found.group()
+        name = match.group()
         if name.startswith("__"):
-            self._refuse("names that start with '__' are the library's own")
-        alike = next((n for n in self._kinds if n.lower() == name.lower()), name)
-        if alike != name:
-            self._refuse(f"{name!r} and {alike!r} differ in case alone: take another name")
+            self._refuse("names that start with '__' are reserved: take another name")
+        similar = next((n for n in self._kinds if n.lower() == name.lower()), name)
+        if similar != name:
+            self._refuse(f"{name!r} and {similar!r} differ in case alone: take another name")
         before = self._kinds.get(name, kind)
         if before != kind:
             self._refuse(f"{name!r} is the name of a node and of an edge: take another one")
         if kind == "edge" and name in self._kinds:
             self._refuse(f"{name!r} is the name of another edge: take another one")
         self._kinds[name] = kind
-        self._at = found.end()
+        self._at = match.end()
         self._skip()
         return name
 
-    def _taken(self, mark: str) -> bool:
-        """Whether some characters come next; they are passed then."""
+    def _skipped(self, mark: str) -> bool:
+        """Whether some characters come next; if so, the parser skips them."""
         self._skip()
         there = self._text.startswith(mark, self._at)
         if there:
@@ -153,12 +153,12 @@ class _Parser:
         return there
 
     def _need(self, mark: str) -> None:
-        if not self._taken(mark):
+        if not self._skipped(mark):
             self._refuse(f"expected {mark!r}")
 
     def _skip(self) -> None:
-        found = _SPACE.match(self._text, self._at)
-        self._at = found.end() if found else self._at
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
 
     def _refuse(self, why: str, at: int | None = None) -> NoReturn:
         at = self._at if at is None else at

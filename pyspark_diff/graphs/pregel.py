@@ -1,4 +1,4 @@
-"""Pregel: programs of a node that sends messages along its edges, in rounds."""
+"""Pregel: programs in which nodes send messages along their edges, in rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.mentions import mentions
 from pyspark_diff.spark.schema import meant_by
 
-#: Names that an expression finds something else under.
+#: Names with another meaning in expressions.
 _TAKEN = ("node", "msg")
 
 
@@ -33,11 +33,11 @@ def pregel(
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
-    """Values of nodes that change with the messages that they get, until nothing changes.
+    """Values of nodes that change with the messages they receive, until nothing changes.
 
     As GraphFrames' ``Pregel``. Every node begins with `initial` values. In a round each edge sends
-    messages to its ends, those to a node become one by `aggregate`, and each node has as new values
-    what `update` gives of that and of the old ones.
+    messages to its ends, and `aggregate` combines the messages to a node. `update` computes the new
+    values of the node from the combined message and the old values.
 
     Parameters
     ----------
@@ -47,19 +47,19 @@ def pregel(
         Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
         of ``edges`` count without being named.
     initial : mapping of str to Column
-        The values, and what each is at first: of ``node`` and of the other columns of the vertices,
-        or of `nodes` where the graph has none.
+        The initial expression of each value, over ``node`` and the other columns of the vertices,
+        or of `nodes` if the graph has no vertices.
     aggregate : Column
-        What becomes of the messages ``msg`` to a node, such as ``F.min("msg")``.
+        The aggregate of the messages ``msg`` to a node, such as ``F.min("msg")``.
     update : mapping of str to Column
-        What each value is next: of ``msg``, which is null for a node that got no message, of the
-        values, and of all that `initial` may use. Of the type that the value has at first.
+        The next expression of each value, over ``msg``, which is null for a node without messages,
+        the values, and the columns for `initial`. Its type is that of the initial value.
     to_dst, to_src : Column or sequence of Column
-        The messages along an edge and against it: of ``src.*`` and ``dst.*``, which are ``node``,
-        the values, and the other columns of the two nodes, and of ``edge.*``, the columns of the
-        edge. A null is no message.
+        The messages along an edge and against it. Their expressions use ``src.*`` and ``dst.*``,
+        which are ``node``, the values, and the other columns of the two nodes, and ``edge.*``, the
+        columns of the edge. A null is no message.
     max_rounds : int, optional
-        After how many rounds to stop; if not given, when nothing changes.
+        The number of rounds. The default is to stop when nothing changes.
     src, dst : str
         The columns of an edge's ends.
 
@@ -71,20 +71,21 @@ def pregel(
     Raises
     ------
     SchemaError
-        If a column is missing, types differ, or there is nothing to send.
+        If a column is missing, types differ, or there is no message.
     StalledError
-        In a step: without `max_rounds`, if it does not come to rest in 10,000 rounds, or never
-        would.
+        In a step: without `max_rounds`, if there is no fixed point after 10,000 rounds, or none at
+        all.
 
     Notes
     -----
     At every time the values are those of a run from the beginning on the graph of that time,
-    whatever came and went before: a round is a time of its own, and what an edge that goes had sent
-    is taken back round by round, as far as it made a difference. So there is no need for values to
-    change in one direction only, or for a vote to halt: nodes of which nothing changes cost
-    nothing. Messages are joined with both ends of an edge only if one of them needs both. They are
-    also computed of pairs that cancel out, such as an edge that goes and its end as that is from
-    then on: divide by ``F.when(degree > 0, degree)``, where that may be zero without the edge.
+    independent of earlier changes. A round is a time of its own, and the messages of a removed edge
+    are retracted round by round, as far as they made a difference. So values may change in any
+    direction, and no vote to halt is needed: unchanged nodes cost nothing.
+
+    Messages are joined with both ends of an edge only if an expression needs both. They are also
+    computed for pairs that cancel out, such as a removed edge with the new state of its end. So
+    divide by ``F.when(degree > 0, degree)`` if the divisor may be zero without the edge.
     One changed edge of 100k between 10k nodes (components) takes about 48 ms on two cores, 1/17 of
     loading them.
     Source: Malewicz and others, "Pregel: a system for large-scale graph processing", SIGMOD 2010;
@@ -107,7 +108,7 @@ def pregel(
     >>> [sorted(tuple(row) for row in found.at(time).collect()) for time in (0, 5)]
     [[(1, 0), (2, 3), (3, 2)], [(1, 0), (2, 7), (3, 2)]]
 
-    Messages of each node's neighbours, once, as ``aggregateMessages`` has them:
+    The messages of each node's neighbours, once, as in ``aggregateMessages``:
 
     >>> people = spark.createDataFrame([(1, 30), (2, 40), (3, 50)], "id long, age int")
     >>> ages = pregel(
@@ -123,7 +124,7 @@ def pregel(
     messages = [("dst", each) for each in _listed(to_dst)]
     messages += [("src", each) for each in _listed(to_src)]
     if not messages:
-        raise SchemaError("there is nothing to send: give to_dst=..., to_src=..., or both")
+        raise SchemaError("there is no message: give to_dst=..., to_src=..., or both")
     graph = parts_of(edges, nodes, src=src, dst=dst)
     _check_names(initial, update, graph)
     arcs = _without_dots(graph.edges)
@@ -135,13 +136,13 @@ def pregel(
         sent = _sent(states, arcs, messages)
         msgs = sent.where(F.col("msg").isNotNull()).groupBy("node").agg(aggregate.alias("msg"))
         values = [value.alias(name) for name, value in update.items()]
-        told = states.join(msgs, "node", "left")
-        following = told.select(*map(column, own), *values).select(*states.columns)
+        received = states.join(msgs, "node", "left")
+        following = received.select(*map(column, own), *values).select(*states.columns)
         for name in initial:
             first, then = (frame.schema[name].dataType for frame in (states, following))
             if first != then:
                 raise SchemaError(
-                    f"{name!r} is {first.simpleString()} at first, and its update gives "
+                    f"{name!r} is {first.simpleString()} at first, and its update is "
                     f"{then.simpleString()}: cast one"
                 )
         return following
@@ -156,7 +157,7 @@ def pregel(
 def _sent(
     states: DiffFrame, arcs: DiffFrame, messages: Sequence[tuple[str, Column]]
 ) -> DiffFrame:
-    """All messages of a round: ``node``, which gets it, and ``msg``."""
+    """All messages of a round: the receiver ``node``, and ``msg``."""
     edge = arcs.alias("edge")
     near = {
         end: states.alias(end).join(edge, F.col(f"{end}.node") == F.col(f"edge.{end}"))
@@ -189,7 +190,7 @@ def _listed(messages: Column | Sequence[Column]) -> list[Column]:
 
 
 def _without_dots(table: DiffFrame) -> DiffFrame:
-    """A table of a graph with the attributes under the names that the user gave them."""
+    """A table of a graph with the attributes under the user's names."""
     return table.toDF(*(name.removeprefix(".") for name in table.columns))
 
 
@@ -199,8 +200,8 @@ def _check_names(
     spark = graph.nodes.sparkSession
     if not initial or set(initial) != set(update):
         raise SchemaError(
-            "each value has what it is at first and what it is next: initial has "
-            f"{', '.join(initial) or 'none'}, and update {', '.join(update) or 'none'}"
+            "each value needs an initial and a next expression: initial has "
+            f"{', '.join(initial) or 'none'}, and update has {', '.join(update) or 'none'}"
         )
     attributes = [name.removeprefix(".") for name in graph.node_attributes]
     for name in attributes:
@@ -208,4 +209,6 @@ def _check_names(
             raise SchemaError(f"the vertices have a column {name!r}: rename or drop it")
     for name in initial:
         if meant_by(name, [*_TAKEN, *attributes], spark):
-            raise SchemaError(f"{name!r} is no name for a value: there is a column of that name")
+            raise SchemaError(
+                f"a value cannot have the name {name!r}, which is that of a column: rename it"
+            )

@@ -1,4 +1,4 @@
-"""The smallest label that reaches a node: what both kinds of components are found by."""
+"""The smallest label that reaches a node: the basis of both kinds of components."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyspark.sql import types as T
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.loops import MAX_ITERATIONS, Loop
 
-#: How many bits a label has more than the last one of those that enter before it.
+#: The number of bits by which the labels of one group exceed those of the previous group.
 BITS = 2
-#: So many iterations lie between labels of one size and the next: time for most to spread. Those in
-#: which nothing happens cost nothing.
+#: The number of iterations between two groups, in which most labels spread. Empty iterations cost
+#: nothing.
 APART = 256
 #: The bits of a number of each type without its sign.
 _WIDTHS: dict[type[T.DataType], int] = {
     T.ByteType: 7, T.ShortType: 15, T.IntegerType: 31, T.LongType: 63,
 }
-#: More than the last iteration in which a label enters.
+#: An iteration after the last one in which a label enters.
 _ENTERED = 66 * APART
 
 
@@ -30,30 +30,31 @@ def own_labels(nodes: DiffFrame) -> DiffFrame:
 
 
 def smallest_labels(labels: DiffFrame, arcs: DiffFrame) -> DiffFrame:
-    """For each node the smallest label among its own and those of all nodes that reach it.
+    """For each node the smallest label among its own and the labels of all nodes that reach it.
 
     Parameters
     ----------
     labels : DiffFrame
         Each node once: ``node`` and ``component``.
     arcs : DiffFrame
-        Labels go from ``node`` to ``other``; both are among the nodes.
+        Labels spread from ``node`` to ``other``; all ends are nodes.
 
     Notes
     -----
-    Where labels are integers small ones go first, those of a size when the smaller ones have mostly
-    come to rest: a label that finds a smaller one at its node never sets out. All at once, each
-    would go as far as it is the smallest until then. The size is that of the number, and its
-    distance from the least of its type below zero, so it is the same whatever else there is; where
-    all labels are about as large, as with a large number added to each, they go at once.
+    Integer labels enter in groups by size, the small ones first. A group enters when the smaller
+    labels have mostly spread: a label that finds a smaller one at its node is never sent. If all
+    labels entered at once, each would spread as far as it is the smallest so far. The group depends
+    on the number of bits, or of its distance from the least number of its type if it is negative.
+    So it does not depend on other labels; labels of one size, as with a large number added to each,
+    enter together.
 
-    A label travels one arc in a round, so the number of rounds is the number of arcs that smallest
-    labels travel: up to the number of nodes on a long path, and few on most graphs.
+    A label spreads over one arc in a round. So the number of rounds is the longest path of a
+    smallest label: up to the number of nodes on a path, and few on most graphs.
     Source: differential-dataflow, ``propagate_at`` of ``algorithms/graphs/propagate.rs``.
 
-    Right under deletions as well: a label whose way is cut is found again from nothing at that
-    time, since every round of the loop is a time of its own, and no node can keep a label alive by
-    lending it to another and borrowing it back.
+    The result is right under removals as well. Every round of the loop is a time of its own, so the
+    loop recomputes a label from the beginning if its path is cut. Two nodes cannot keep a label
+    alive by sending it to each other.
     """
     with Loop(_ENTERED + MAX_ITERATIONS, name="smallest_labels") as loop:
         sent = loop.variable(labels.where(F.lit(False)))
@@ -63,7 +64,7 @@ def smallest_labels(labels: DiffFrame, arcs: DiffFrame) -> DiffFrame:
 
 
 def _entered(labels: DiffFrame) -> DiffFrame:
-    """The labels in a loop, small ones first where they are integers."""
+    """The labels in a loop; of integers the small ones enter first."""
     width = _WIDTHS.get(type(labels.schema["component"].dataType))
     if width is None:
         return labels
@@ -73,13 +74,13 @@ def _entered(labels: DiffFrame) -> DiffFrame:
 
 
 def _first_below(ends: Sequence[int], otherwise: int) -> Column:
-    """The iteration of the first end that a label is below."""
+    """The iteration for the first end that is greater than the label."""
     if is_remote():
-        # Not as text, which the server would be asked for in each step.
+        # A text would need a request to the server in each step.
         cases: Any = F
         for n, end in enumerate(ends):
             cases = cases.when(F.col("component") < end, n * APART)
         return cast(Column, cases.otherwise(otherwise))
-    # Each function is a question to the JVM: in columns this takes a third of a second.
+    # Each function is a call of the JVM: with columns this takes a third of a second.
     whens = " ".join(f"WHEN component < {end} THEN {n * APART}" for n, end in enumerate(ends))
     return F.expr(f"CASE {whens} ELSE {otherwise} END")

@@ -1,4 +1,4 @@
-"""Reachability: which nodes there is a way to."""
+"""Reachability: the nodes with a path from a root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_diff.graphs.neighbours import undirected
 def reachability(
     edges: Any, roots: Any, *, directed: bool = True, src: str = "src", dst: str = "dst"
 ) -> DiffFrame:
-    """The nodes that can be reached from some roots along edges.
+    """The nodes that are reachable from some roots along edges.
 
     Parameters
     ----------
@@ -21,14 +21,14 @@ def reachability(
     roots : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     directed : bool
-        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
+        Whether an edge leads from ``src`` to ``dst`` only, or in both directions.
     src, dst : str
         The columns of an edge's ends.
 
     Returns
     -------
     DiffFrame
-        Column ``node``, each once. A root is reached, whether it has edges or not.
+        Column ``node``, each once. A root is reachable, with or without edges.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def reachability(
 
     Notes
     -----
-    As many rounds as the farthest node is away; each edge that is reached is followed once.
+    The number of rounds is the largest distance; each reached edge is followed once.
     One changed edge of 1M between 100k nodes takes about 2 ms on two cores, 1/220 of loading them.
     Source: differential-dataflow ``algorithms/graphs``; McSherry, Murray, Isaacs, Isard,
     "Differential dataflow", CIDR 2013.
@@ -52,9 +52,9 @@ def reachability(
     >>> [sorted(row.node for row in reached.at(time).collect()) for time in (0, 5)]
     [[1, 2, 3], [1]]
     """
-    found = edges_of(edges, src=src, dst=dst, beside=roots)
-    arcs = (found if directed else undirected(found)).toDF("node", "other")
-    start = ids_of(roots, found, "the roots").distinct()
+    listed = edges_of(edges, src=src, dst=dst, beside=roots)
+    arcs = (listed if directed else undirected(listed)).toDF("node", "other")
+    start = ids_of(roots, listed, "the roots").distinct()
 
     def further(reached: DiffFrame) -> DiffFrame:
         return start.union(reached.join(arcs, "node").select("other")).distinct()

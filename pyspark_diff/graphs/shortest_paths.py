@@ -1,4 +1,4 @@
-"""Shortest paths: the least total weight of a way to each node."""
+"""Shortest paths: the least total weight of a path to each node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_diff.graphs.edges import at_least_one, edges_with, ids_of
 from pyspark_diff.graphs.neighbours import undirected
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-#: What there is to do about ways that become shorter for ever.
+#: The remedy for paths that become shorter for ever.
 _CYCLE = (
     "Weights below zero add up to less than zero on a cycle, so that there is no shortest way: "
     "look for a node in these updates that comes again and again"
@@ -33,47 +33,47 @@ def shortest_paths(
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
-    """The least sum of weights on a way from a source to each node that can be reached.
+    """The least sum of weights on a path from a source to each reachable node.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Of parallel edges the lightest counts; self-loops make no difference.
+        The lightest of parallel edges counts; self-loops make no difference.
     sources : DiffFrame, DataFrame or sequence of ids
         Column ``node`` (or ``id``), of the type of ``src``.
     weight : str
-        The column of weights: whole numbers, float or double. An edge whose weight is null or NaN
-        is none. With a cycle of negative weight that is reached there is no shortest way, and the
-        step fails with a `StalledError`: of whole numbers as soon as a way has more edges than
-        there are nodes, and more than 64, of doubles as soon as a distance becomes less after that
-        by more than rounding explains. Doubles are added from the source on, edge by edge, so that
-        a distance is the same whatever came and went before.
+        The column of weights: whole numbers, float or double. An edge with a weight of null or NaN
+        does not count. With a reachable cycle of negative weight there is no shortest path, and the
+        step fails with a `StalledError`. For whole numbers it fails as soon as a path has more
+        edges than there are nodes, and more than 64. For doubles it fails as soon as a distance
+        falls after that by more than rounding explains. Doubles are added from the source on, edge
+        by edge, so that a distance does not depend on earlier changes.
     per_source : bool
         Distances from each source instead of from the nearest one.
     directed : bool
-        Whether an edge leads from ``src`` to ``dst`` only; if not, the other way as well.
+        Whether an edge leads from ``src`` to ``dst`` only, or in both directions.
     max_rounds : int, optional
-        The most edges that a shortest way may have; 10,000 if not given.
+        The largest number of edges of a shortest path; the default is 10,000.
     src, dst : str
         The columns of an edge's ends.
 
     Returns
     -------
     DiffFrame
-        ``node`` and ``distance`` (long, or double), each node once; with ``per_source`` in front
-        of them ``source``, each pair once. A source has distance 0 from itself, whether it has
-        edges or not; nodes that cannot be reached have no row.
+        ``node`` and ``distance`` (long, or double), each node once; with ``per_source`` also
+        ``source`` as the first column, each pair once. A source has distance 0 from itself, with or
+        without edges; unreachable nodes have no row.
 
     Raises
     ------
     SchemaError
-        If a column is missing, types differ, or weights are not such numbers.
+        If a column is missing, types differ, or weights have another type.
 
     Notes
     -----
-    As many rounds as the shortest way with the most edges has edges. An edge is followed again
-    whenever a shorter way to its start is found with more edges. With ``per_source`` it all happens
-    once for each source.
+    The number of rounds is the largest number of edges of a shortest path. An edge is followed
+    again whenever the loop finds a shorter path with more edges to its start. With ``per_source``
+    all of this happens for each source.
     One changed edge of 1M between 100k nodes takes about 21 ms on two cores, 1/150 of loading them.
     Source: Bellman, "On a routing problem", Quarterly of Applied Mathematics 16, 1958.
 
@@ -89,19 +89,19 @@ def shortest_paths(
     >>> sorted(tuple(row) for row in found.where("source = 'a'").collect())
     [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
     """
-    found = edges_with(edges, {"weight": weight}, src, dst, beside=sources)
-    ways = found if directed else undirected(found)
+    listed = edges_with(edges, {"weight": weight}, src, dst, beside=sources)
+    ways = listed if directed else undirected(listed)
     arcs = _widened(ways.toDF("node", "other", "weight"), weight)
-    start = ids_of(sources, found, "the sources").distinct()
+    start = ids_of(sources, listed, "the sources").distinct()
     if per_source:
         start = start.withColumn("source", F.col("node")).select("source", "node")
     key = start.columns
     start = start.withColumn("distance", F.lit(0).cast(arcs.schema["weight"].dataType))
 
-    # In one more it is seen that nothing changes.
+    # The loop needs one more iteration to detect that nothing changes.
     limit = MAX_ITERATIONS if max_rounds is None else at_least_one(max_rounds, "max_rounds") + 1
-    # A way that comes to a node twice, and is shorter for it, has a cycle. Doubles are rounded, so
-    # that one on which they add up to zero may look like that for a while.
+    # A path that visits a node twice and becomes shorter has a cycle of negative weight. As doubles
+    # are rounded, a cycle of weight zero may seem negative for a while.
     whole = isinstance(arcs.schema["weight"].dataType, T.LongType)
     falls = "" if whole else "distance"
     with Loop(
@@ -115,7 +115,7 @@ def shortest_paths(
 
 
 def _widened(arcs: DiffFrame, name: str) -> DiffFrame:
-    """The edges that have a weight, as long or double."""
+    """The edges with a weight, as long or double."""
     kind = arcs.schema["weight"].dataType
     if not isinstance(kind, (*_WHOLE, T.FloatType, T.DoubleType)):
         raise SchemaError(

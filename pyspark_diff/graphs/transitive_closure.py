@@ -1,4 +1,4 @@
-"""Transitive closure: all pairs of nodes with a way from one to the other."""
+"""Transitive closure: all pairs of nodes with a path from one to the other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pyspark_diff.graphs.edges import edges_of
 
 
 def transitive_closure(edges: Any, *, src: str = "src", dst: str = "dst") -> DiffFrame:
-    """The pairs of nodes with a way of at least one edge from the first to the second.
+    """The pairs of nodes with a path of at least one edge from the first to the second.
 
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Directed. Parallel edges make no difference; a self-loop is a way from a node to itself.
+        Directed. Parallel edges make no difference; a self-loop is a path from a node to itself.
     src, dst : str
         The columns of an edge's ends.
 
@@ -30,9 +30,9 @@ def transitive_closure(edges: Any, *, src: str = "src", dst: str = "dst") -> Dif
 
     Notes
     -----
-    A round makes all ways one edge longer: as many rounds as the longest of the shortest ways, and
-    the result may have as many pairs as there are nodes, squared. Ask `reachability` about a few
-    nodes instead where that is enough.
+    A round extends all paths by one edge. So the number of rounds is the length of the longest
+    shortest path, and the result may have as many pairs as the square of the number of nodes. For a
+    few nodes, use `reachability`.
     One changed edge of 8k between 10k nodes takes about 41 ms on two cores, 1/14 of loading them.
     Source: Bancilhon, Ramakrishnan, "An amateur's introduction to recursive query processing
     strategies", SIGMOD 1986.

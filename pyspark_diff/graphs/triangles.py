@@ -1,4 +1,4 @@
-"""Triangles: three nodes, all of them neighbours."""
+"""Triangles: three nodes that are neighbours of each other."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def triangles(edges: Any, *, src: str = "src", dst: str = "dst") -> DiffFrame:
 
     Notes
     -----
-    Ways over two edges from smaller to larger nodes, of which those are kept that a third edge
-    closes. They are kept as state, and a node with p smaller and q larger neighbours is in the
-    middle of p times q of them.
+    The program joins paths of two edges, from smaller to larger nodes, with the edge that closes
+    them. The paths are state, and a node with p smaller and q larger neighbours is in the middle of
+    p times q paths.
     One changed edge of 100k between 10k nodes takes about 6 ms on two cores, 1/47 of loading them.
     Source: Cohen, "Graph twiddling in a MapReduce world", Computing in Science & Engineering 11,
     2009.
@@ -56,6 +56,6 @@ def triangles(edges: Any, *, src: str = "src", dst: str = "dst") -> DiffFrame:
 
 
 def triangles_of(pairs: DiffFrame) -> DiffFrame:
-    """`triangles`, of edges that are a simple graph already."""
+    """`triangles` of the edges of a simple graph."""
     ways = pairs.toDF("a", "b").join(pairs.toDF("b", "c"), "b")
     return ways.join(pairs.toDF("a", "c"), ["a", "c"]).select("a", "b", "c")

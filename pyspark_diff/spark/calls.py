@@ -239,7 +239,7 @@ def order_of(column: Column) -> tuple[Column, bool, bool] | None:
 
 def _connect_call(top: Any, make: Callable[[Any], Column]) -> ColumnCall | None:
     def kind(node: Any) -> str:
-        # The classes themselves cannot be imported where Connect is not installed.
+        # Names of classes, as an installation without Connect cannot import the classes.
         return type(node).__name__
 
     alias = None

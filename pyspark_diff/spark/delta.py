@@ -1,4 +1,4 @@
-"""Delta tables by name or by path, as SQL gives them.
+"""Delta tables by name or by path, in the form of SQL.
 
     a path  =  the table delta.`path`
 

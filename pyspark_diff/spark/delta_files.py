@@ -403,7 +403,7 @@ def physical_names(kind: T.DataType, path: str = "") -> dict[str, str]:
 
 
 def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
-    """The files of a Delta table; None if Spark has to be asked.
+    """The files of a Delta table; None if Spark has to do the work.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ class _Parts:
         """A part of an expression on Connect."""
         if isinstance(part, (list, tuple)):
             return [self.connect(item) for item in part]
-        # The classes themselves cannot be imported where Connect is not installed.
+        # Names of classes, as an installation without Connect cannot import the classes.
         kinds = {kind.__name__ for kind in type(part).__mro__}
         kind = type(part).__name__
         if not kinds & {"Expression", "PythonUDF", "JavaUDF"}:

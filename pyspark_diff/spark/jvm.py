@@ -56,7 +56,7 @@ _RANDOM_VECTOR = re.compile(
     r"\baes_encrypt\(.*, (?!ECB,)[^,]+, \w+, (?:cast\( as binary\))?, ")
 #: The number of columns in the text of a plan.
 _FIELDS_MAX = 1 << 20
-#: A plan whose root gives the frame a name.
+#: A plan whose root is an alias.
 _ALIAS = re.compile(r"^SubqueryAlias ([^\s.]+)$", re.MULTILINE)
 
 #: Values from outside of a row, as an analysed plan shows them.

@@ -144,7 +144,7 @@ def _plans(plan: Any) -> Iterator[Any]:
 
 
 def _kind(node: Any) -> str:
-    # The classes themselves cannot be imported where Connect is not installed.
+    # Names of classes, as an installation without Connect cannot import the classes.
     return type(node).__name__
 
 

@@ -128,7 +128,7 @@ _ELSEWHERE = (
     "catalyst.analysis.CdcAssertCommitTimestampNotNull",
 )
 #: Functions by their names in Spark's registry, for Connect, whose server reports no classes. The
-#: aggregates and window functions among them are checked where they are maintained.
+#: operators check aggregates and window functions themselves.
 FUNCTIONS = frozenset("""
     ! != % & * + - / < << <= <=> <> = == > >= >> >>> ^ abs acos acosh add_months aes_decrypt
     aes_encrypt aggregate and any any_value approx_count_distinct approx_percentile

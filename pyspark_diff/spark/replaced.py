@@ -1,6 +1,6 @@
 """Column expressions with some of their nodes replaced.
 
-    replaced(c, f)  =  c, where every node n, from the top down, for which f(n) is not None is f(n)
+    replaced(c, f)  =  c with f(n) in place of every node n, from the top down, unless f(n) is None
 
 The nodes of a classic column are Spark's own expressions, and those of a Connect client's column
 are objects of Python. Each kind has its own function, and nothing is analysed or run.
@@ -80,7 +80,7 @@ def _connect_replaced(node: Any, visited: Callable[[Any], Any]) -> Any:
             parts = [changed(part) for part in value]
             both = [old if new is None else new for old, new in zip(value, parts)]
             return None if all(part is None for part in parts) else type(value)(both)
-        # The classes themselves cannot be imported where Connect is not installed.
+        # Names of classes, as an installation without Connect cannot import the classes.
         known = any(kind.__name__ == "Expression" for kind in type(value).__mro__)
         return _connect_replaced(value, visited) if known else None
 

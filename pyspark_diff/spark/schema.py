@@ -294,7 +294,7 @@ def lack_common_type(one: T.DataType, other: T.DataType) -> bool:
 
 
 def quoted(name: str) -> str:
-    """A column name that Spark takes literally, whatever characters it has.
+    """A column name in quotes, which Spark takes literally, with any characters.
 
     Examples
     --------

@@ -23,8 +23,8 @@ def schema_to_json(struct: T.StructType) -> dict[str, Any]:
     value = struct.jsonValue()
     if _foreign(value):
         raise UnsupportedTypeError(
-            f"{struct.simpleString()} has a type that a user defined, which no store can hold: "
-            "turn the column into Spark's own types first"
+            f"{struct.simpleString()} has a user-defined type, which no store can keep: convert "
+            "the column to Spark's own types first"
         )
     return value
 

@@ -142,7 +142,7 @@ def with_taken_replaced(
             return [F.lit(1)]
         return [column for own, several in zip(given, stars) for column in several or [own]]
 
-    # Every expression of a program comes here, and most have no such column.
+    # The function checks every expression of a program, and most have no such column.
     if is_classic(column) and _EXPRESSION_NODE not in _shown(column):
         return column
     return replaced(with_arguments(column, arguments), classic, connect)

@@ -99,7 +99,7 @@ def windows_replaced(
         return name
 
     def connect(node: Any) -> Any:
-        # The classes themselves cannot be imported where Connect is not installed.
+        # Names of classes, as an installation without Connect cannot import the classes.
         if type(node).__name__ == "SQLExpression":
             text = of_text(node._expr, by_name)
             new: Any = F.expr(text)
