@@ -392,8 +392,8 @@ class Median(Percentile):
 
 @dataclass(frozen=True)
 class PercentileApprox(Percentile):
-    """The least value such that a part of all values is less or equal: exact, without
-    interpolation.
+    """The least value such that at least a part of all values is less or equal: exact, not
+    interpolated.
 
     Spark's function of this name is approximate.
     """
