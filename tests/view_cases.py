@@ -27,6 +27,7 @@ from pyspark_diff import (
     SourceError,
 )
 from pyspark_diff.views.folder import FolderOfViews
+from pyspark_diff.views.target import check_target, mark_of
 
 FEED = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
 
@@ -187,6 +188,38 @@ def test_a_target_of_others_is_named_before_anything_is_read(
         view.rebuild()
     assert rows(spark, target) == answer(spark, revenue(shop))
     view.close()
+
+
+def test_a_target_is_checked_by_its_files_and_by_spark(
+    spark, shop, tmp_path, monkeypatch  # noqa: F811
+):
+    """Each of both recorded the last commit, and each of both checks it."""
+    target, sink = f"{shop}.target", f"{shop}.target"
+    with view_of(spark, shop, tmp_path) as view:
+        view.refresh()
+        for number, by_spark in enumerate([False, True, True, False, False]):
+            with monkeypatch.context() as patch:
+                if by_spark:
+                    for module in "target", "program", "forecast":
+                        patch.setattr(f"pyspark_diff.views.{module}.delta_files", lambda *_: None)
+                spark.sql(f"INSERT INTO {shop}.orders VALUES ({20 + number}, 1, 1)")
+                assert (view.plan().rows, view.refresh().rows_in) == (1, 1)
+                mark = mark_of(spark, target)
+                assert ("timestamp" in mark) == by_spark
+                changed = {key: "other" for key in ("timestamp", "commit") if key in mark}
+                for patched in False, True:
+                    if patched:
+                        patch.setattr("pyspark_diff.views.target.delta_files", lambda *_: None)
+                    check_target(spark, target, mark, sink)
+                    with pytest.raises(SinkError, match="has another version"):
+                        check_target(spark, target, {**mark, **changed}, sink)
+        spark.sql(f"DELETE FROM {target} WHERE region = 'north'")
+        for patched in False, True:
+            with monkeypatch.context() as patch:
+                if patched:
+                    patch.setattr("pyspark_diff.views.target.delta_files", lambda *_: None)
+                with pytest.raises(SinkError, match="was written by others, DELETE"):
+                    view.refresh()
 
 
 def test_a_target_with_rows_of_others_is_refused_and_rebuilt(spark, shop, tmp_path):  # noqa: F811

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
@@ -26,7 +27,7 @@ MAINTENANCE = frozenset({
     "ROW TRACKING UNBACKFILL", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL",
     "VACUUM END", "VACUUM START",
 })
-_COLUMNS = "version", "timestamp", "operation", "operationParameters", METADATA
+_COLUMNS = "version", "timestamp", "operation", "operationParameters", METADATA, "operationMetrics"
 
 
 class Commit(NamedTuple):
@@ -37,6 +38,7 @@ class Commit(NamedTuple):
     operation: str
     parameters: Mapping[str, Any]
     metadata: str | None
+    metrics: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def entries(self) -> Mapping[str, Any]:
@@ -68,7 +70,7 @@ def commits_by_spark(spark: SparkSession, name: str) -> Iterator[Commit]:
         for row in rows[read:]:
             yield Commit(
                 int(row.version), str(row.timestamp), row.operation, row.operationParameters or {},
-                row[METADATA],
+                row[METADATA], row.operationMetrics or {},
             )
         if len(rows) < count:
             return
@@ -89,6 +91,16 @@ def actions_by_spark(spark: SparkSession, name: str) -> Actions:
 def actions_of(lines: Iterable[str]) -> list[dict[str, Any]]:
     """The actions in the lines of a commit."""
     return [json.loads(line) for line in lines if line.strip()]
+
+
+def commit_info(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The description of a commit; empty if its writer has not left one."""
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def mark_of_commit(info: Mapping[str, Any]) -> str | None:
+    """A text that differs between two commits with one number; None if nothing describes it."""
+    return f"{info.get('timestamp')} {info.get('txnId')}" if info else None
 
 
 def since(commits: Iterable[Commit], version: int) -> list[Commit] | None:

@@ -27,7 +27,13 @@ from pyspark.sql import types as T
 from pyspark_diff.fallbacks import DELTALAKE, fall_back
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
-from pyspark_diff.spark.delta_commits import METADATA, Commit, actions_of
+from pyspark_diff.spark.delta_commits import (
+    METADATA,
+    Commit,
+    actions_of,
+    commit_info,
+    mark_of_commit,
+)
 from pyspark_diff.spark.jvm_tables import folder_of
 from pyspark_diff.spark.parquet_footer import fallback_reason
 from pyspark_diff.spark.schema import Schema, quoted
@@ -197,28 +203,29 @@ class DeltaFiles:
         """The commits from this version backwards, as far as the log has them."""
         for version in range(self.version, -1, -1):
             try:
-                info = self._commit_info(version)
+                info = commit_info(self.actions(version))
             except (OSError, ValueError):
                 return
             yield Commit(
                 version, str(info.get("timestamp")), str(info.get("operation")),
                 info.get("operationParameters") or {}, info.get(METADATA),
+                info.get("operationMetrics") or {},
             )
-
-    def _commit_info(self, version: int) -> dict[str, Any]:
-        """The description of a commit; empty if its writer has not left one."""
-        actions = self.actions(version)
-        infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
-        return next(infos, {})
 
     def mark(self, version: int) -> str | None:
         """A mark that distinguishes a commit from another one with its number; None if the log has
         lost it."""
         try:
-            info = self._commit_info(version)
+            return mark_of_commit(commit_info(self.actions(version)))
         except (OSError, ValueError):
             return None
-        return f"{info.get('timestamp')} {info.get('txnId')}" if info else None
+
+    def row_count(self) -> int | None:
+        """The number of rows; None if the log does not have it."""
+        if "deletionVectors" in self._reader:
+            return None
+        counts = pa.table(self._table.get_add_actions(flatten=True))["num_records"]
+        return None if counts.null_count else sum(counts.to_pylist())
 
     def is_repartitioned(self, version: int) -> bool:
         """Whether a commit since a version has other partition columns, as far as the log has them.
@@ -250,8 +257,9 @@ class DeltaFiles:
         if self.partitions:
             return "the table is partitioned"
         for field in self.struct.fields:
-            if field.metadata:
-                return f"column {field.name!r} has rules of its own: {', '.join(field.metadata)}"
+            rules = sorted(set(field.metadata) - {"comment"})
+            if rules:
+                return f"column {field.name!r} has rules of its own: {', '.join(rules)}"
             if not isinstance(field.dataType, _VALUES):
                 return f"column {field.name!r} is of type {field.dataType.simpleString()}"
         for name in key:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
+from pyspark_diff.spark.delta_commits import Commit, commits_by_spark
+from pyspark_diff.spark.delta_files import delta_files
 from pyspark_diff.views.record import Cost
 
 #: Seconds of a refresh that changes nothing but one row, before anything was measured.
@@ -152,16 +155,18 @@ def source_forecast(
     by_files : str
         As of `SourceForecast`.
     """
-    history = spark.sql(f"DESCRIBE HISTORY {table}")
-    rows = history.select("version", "operation", "operationParameters", "operationMetrics")
-    whole = spark.read.table(table).count()
+    files = delta_files(spark, table)
+    whole = None if files is None else files.row_count()
+    if whole is None:
+        whole = spark.read.table(table).count()
+    newest = commits_by_spark(spark, table) if files is None else files.commits()
     if offset is None:
-        last = rows.limit(1).collect()[0].version
+        last = next(newest).version if files is None else files.version
         return SourceForecast(name, whole, whole, None, last)
     first = int(offset["version"])
-    commits = rows.where(f"version >= {first}").collect()
-    last = max((row.version for row in commits), default=first)
-    changed = [_changed_rows(row, whole) for row in commits if row.version > first]
+    commits = list(takewhile(lambda commit: commit.version > first, newest))
+    last = max((commit.version for commit in commits), default=first)
+    changed = [_changed_rows(commit, whole) for commit in commits]
     unknown = any(count is None for count in changed)
     total = None if unknown else sum(count for count in changed if count is not None)
     return SourceForecast(
@@ -171,16 +176,16 @@ def source_forecast(
     )
 
 
-def _changed_rows(row: Row, whole: int) -> int | None:
+def _changed_rows(commit: Commit, whole: int) -> int | None:
     """The changed rows of a commit; an update counts twice, as a row goes and a row comes."""
-    metrics = {name: int(value) for name, value in (row.operationMetrics or {}).items()
+    metrics = {name: int(value) for name, value in commit.metrics.items()
                if str(value).isdigit()}
 
     def total(*names: str) -> int | None:
         known = [metrics[name] for name in names if name in metrics]
         return sum(known) if known else None
 
-    if row.operation == "MERGE":
+    if commit.operation == "MERGE":
         updated = metrics.get("numTargetRowsUpdated", 0)
         others = total("numTargetRowsInserted", "numTargetRowsDeleted", "numTargetRowsUpdated")
         # deltalake has names of its own for the same numbers.
@@ -190,17 +195,18 @@ def _changed_rows(row: Row, whole: int) -> int | None:
                 "num_target_rows_inserted", "num_target_rows_deleted", "num_target_rows_updated"
             )
         return None if others is None else others + updated
-    if row.operation == "UPDATE":
+    if commit.operation == "UPDATE":
         count = total("numUpdatedRows")
         return None if count is None else 2 * count
-    if row.operation == "DELETE":
+    if commit.operation == "DELETE":
         return total("numDeletedRows")
-    if row.operation in ("WRITE", "STREAMING UPDATE", "COPY INTO") or "CREATE" in row.operation:
+    writes = commit.operation in ("WRITE", "STREAMING UPDATE", "COPY INTO")
+    if writes or "CREATE" in commit.operation:
         count = total("numOutputRows")
         if count is None:
             return None
-        overwrites = (row.operationParameters or {}).get("mode") == "Overwrite"
+        overwrites = commit.parameters.get("mode") == "Overwrite"
         return count + whole if overwrites else count
-    if row.operation in ("RESTORE", "REPLACE TABLE", "TRUNCATE"):
+    if commit.operation in ("RESTORE", "REPLACE TABLE", "TRUNCATE"):
         return None
     return 0

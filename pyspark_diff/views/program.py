@@ -28,6 +28,7 @@ from pyspark_diff.sources import delta, iceberg, snapshots
 from pyspark_diff.sources.tables import TableSource
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.delta_changed_files import compares_files
+from pyspark_diff.spark.delta_files import delta_files
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema
 from pyspark_diff.views.keys import unique_key
@@ -210,7 +211,7 @@ def file_reason(spark: SparkSession, name: str, provider: str) -> str:
 
 
 def _has_feed(spark: SparkSession, name: str) -> bool:
-    table = delta_table(spark, identifier_of(name))
+    table = delta_files(spark, identifier_of(name)) or delta_table(spark, identifier_of(name))
     return table is not None and (table.properties.get(_FEED) or "").lower() == "true"
 
 

@@ -8,9 +8,10 @@ A commit of the view has the name of its sink in its userMetadata. Maintenance c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
@@ -18,12 +19,17 @@ from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import SinkError
 from pyspark_diff.spark.delta import delta_table
 from pyspark_diff.spark.delta_commits import (
+    Actions,
+    Commit,
     actions_by_spark,
+    commit_info,
     commits_by_spark,
     compaction_check,
     intruder,
+    mark_of_commit,
     since,
 )
+from pyspark_diff.spark.delta_files import delta_files
 from pyspark_diff.spark.frames import few, sql_text
 from pyspark_diff.spark.schema import quoted
 
@@ -62,7 +68,12 @@ def create_target(
 
 
 def mark_of(spark: SparkSession, name: str) -> dict[str, Any] | None:
-    """The id of a target and its last version; None if there is no such table."""
+    """The id of a target, its last version and the mark of this commit; None if there is no table.
+    """
+    files = delta_files(spark, name)
+    commit = None if files is None else files.mark(files.version)
+    if files is not None and commit is not None:
+        return {"id": files.id, "version": files.version, "commit": commit}
     table = delta_table(spark, name)
     if table is None:
         return None
@@ -98,7 +109,7 @@ def check_target(
     spark : SparkSession
     name : str
     mark : mapping or None
-        The id and version of the table after the last recorded write.
+        The id, the version and the last commit of the table after the last recorded write.
     sink : str
         The end of the name of the sink, with which its commits are marked.
 
@@ -108,12 +119,15 @@ def check_target(
     """
     if mark is None:
         return
-    table = delta_table(spark, name)
+    files = delta_files(spark, name)
+    table = files or delta_table(spark, name)
     if table is None:
         raise _changed(name, "is gone")
     if table.id != mark["id"]:
         raise _changed(name, "was replaced by another table of this name")
-    commits = since(commits_by_spark(spark, name), mark["version"])
+    newest: Iterable[Commit] = files.commits() if files else commits_by_spark(spark, name)
+    actions = files.actions if files else actions_by_spark(spark, name)
+    commits = since(newest, mark["version"])
     if commits is None:
         raise _changed(
             name, f"has a log without version {mark['version']}, so that writes of others cannot "
@@ -125,14 +139,14 @@ def check_target(
             name, f"is at version {last.version} and was at version {mark['version']}: an "
             "older state of its files was brought back"
         )
-    if first.timestamp != mark["timestamp"]:
+    if not _is_marked(spark, name, first.version, mark, actions):
         raise _changed(
             name, f"has another version {first.version} than was written: an older state "
             "of its files was brought back, and written to"
         )
     found = intruder(
         commits, lambda commit: str(commit.entries.get("sink")).endswith(f"/{sink}"),
-        compaction_check(spark, name, actions_by_spark(spark, name)),
+        compaction_check(spark, name, actions),
     )
     if found is not None:
         operation, version = found.commit.operation, found.commit.version
@@ -140,6 +154,22 @@ def check_target(
             "was written by others"
         )
         raise _changed(name, f"{verb}, {operation} in version {version}")
+
+
+def _is_marked(
+    spark: SparkSession, name: str, version: int, mark: Mapping[str, Any], actions: Actions
+) -> bool:
+    """Whether a version of the target is the commit of a mark."""
+    if "commit" in mark:
+        try:
+            return mark_of_commit(commit_info(actions(version))) == mark["commit"]
+        except (PySparkException, OSError, ValueError):  # The log has lost this version.
+            return False
+    # Only the history of Spark has the time with which such a mark was recorded.
+    times = (
+        commit.timestamp for commit in commits_by_spark(spark, name) if commit.version <= version
+    )
+    return next(times, None) == mark["timestamp"]
 
 
 def _changed(name: str, event: str) -> SinkError:
