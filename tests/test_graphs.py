@@ -1059,7 +1059,7 @@ def test_static_edges_beside_nodes_of_a_dataflow(spark):
         flow.advance_to(1)
         assert collected(ranks) == [(1, 0.0), (2, 0.5), (3, 0.5)]
         history = spark.createDataFrame([(1, 0, 1)], "node long, time long, diff long")
-        with pytest.raises(SchemaError, match="plain table beside a collection.*time, diff"):
+        with pytest.raises(SchemaError, match="plain table has its rows at all times.*time, diff"):
             graphs.degrees(nodes.toDF("src").withColumn("dst", F.col("src")), history)
 
 
