@@ -173,7 +173,7 @@ def test_the_nearest_of_each_type(spark, kind):
         (lambda a, b: a.join_asof(b, ("x", "at")), "cast one"),
         (lambda a, b: a.join_asof(b, "at", direction="next"), "direction must be.*nearest"),
         (lambda a, b: a.join_asof(b, "at", how="full"), "left, inner"),
-        (lambda a, b: a.join_asof(b, "at", tolerance=-1), "how far"),
+        (lambda a, b: a.join_asof(b, "at", tolerance=-1), "largest distance of a match"),
     ],
 )
 def test_bad_input(spark, use, part):

@@ -217,7 +217,7 @@ def test_columns_of_other_frames_are_refused(frames):
         e["nosuch"]
     with pytest.raises(SchemaError, match="no column number 3"):
         e[3]
-    with pytest.raises(SchemaError, match="by its name or number.*1.5"):
+    with pytest.raises(SchemaError, match="a frame takes the name or number.*1.5"):
         e[1.5]
     with pytest.raises(SchemaError, match="more than one column is called dst"):
         e.join(p, e.src == p.Id)["dst"]
