@@ -505,7 +505,7 @@ def test_a_data_column_is_not_named_as_time_or_diff(spark, flow):
         ("diff", lambda: whole.withColumnRenamed("n", "diff")),
         ("diff", lambda: whole.flat_map(lambda row: [(1,)], "diff long")),
     ):
-        with refused(SchemaError, f"data column {name}", "time or diff", "rename"):
+        with refused(SchemaError, f"data column {name}", "time or diff", "Rename"):
             use()
     with Dataflow(spark, time="when", diff="by") as other:
         assert other.input("rows", "time long, diff long")[0].columns == ["time", "diff"]
@@ -1294,7 +1294,7 @@ def test_arguments_are_checked(spark, arguments, error, parts):
 def test_a_whole_collection_has_nothing_to_follow(spark):
     whole = DiffFrame(spark.createDataFrame([(1, 0, 1)], COLUMNS))
     for use in (whole.probe, lambda: whole.inspect(print)):
-        with refused(NotReadableError, "as a whole", "Dataflow"):
+        with refused(NotReadableError, "its whole history", "Dataflow"):
             use()
 
 
