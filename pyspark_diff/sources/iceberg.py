@@ -4,9 +4,10 @@
 
 if s is an ancestor of t, and each column is the same in both. Iceberg draws the number of a
 snapshot at random, so a table with this number among its ancestors is the same table, under any
-name. The offset is this number and the ids of the columns. The metadata table ``changes`` returns
-the rows of files that came and went, with the columns of now. If another column has taken the name
-of one, the rows that went have its values, and the sum would be wrong.
+name. The offset is this number, the ids of the columns, and their names in files without ids. The
+metadata table ``changes`` returns the rows of files that came and went, with the columns of now. If
+another column has taken the name of one, the rows that went have its values, and the sum would be
+wrong.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.delta_files import KIND
 from pyspark_diff.spark.frames import column, sql_text
 from pyspark_diff.spark.iceberg import (
+    NAME_MAPPING,
     IcebergTable,
     iceberg_table,
     of_columns,
@@ -70,7 +72,7 @@ def iceberg(
     on_gap : {"refuse", "snapshot"}
         The reaction to unknown changes: snapshots have expired; the table was set back to an
         earlier one, or replaced by another one; another column has the name of one that was read;
-        there are delete files. Refuse, or read the table as it is now and compare it with the rows
+        files without ids have other names of columns; there are delete files. Refuse, or read the table as it is now and compare it with the rows
         that were read before, which costs as much as all of it.
 
     Raises
@@ -116,7 +118,8 @@ class _Iceberg(VersionedSource):
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         table, known = self._table(spark), self._known().names
         end = table.last
-        now = {"snapshot": end, "columns": of_columns(table.ids, known)}
+        names = None if table.file_names is None else of_columns(table.file_names, known)
+        now = {"snapshot": end, "columns": of_columns(table.ids, known), "names": names}
         if offset is None:
             return self._first(spark, now)
         begin, was = offset["snapshot"], offset.get("columns", {})
@@ -129,6 +132,12 @@ class _Iceberg(VersionedSource):
         other = other_columns(was, table.ids)
         if other:
             return self._gap(spark, now, f"has other columns than were read: {other}")
+        mapped = offset.get("names", names)  # offsets of earlier versions have none
+        if begin is not None and _is_mapped_anew(mapped, names, begin == end):
+            return self._gap(
+                spark, now, f"has another {NAME_MAPPING}, so files that other programs wrote may "
+                "have other rows"
+            )
         if end is None or begin == end:
             return None
         try:
@@ -138,7 +147,8 @@ class _Iceberg(VersionedSource):
                 spark, now, f"cannot tell what has changed from snapshot {begin} to {end}", error,
                 self._to_copy() if table.delete_files else "",
             )
-        if self._table(spark, refresh=False).ids != table.ids:
+        after = self._table(spark, refresh=False)
+        if (after.ids, after.file_names) != (table.ids, table.file_names):
             raise SourceError(
                 f"{self.kind} {self._name} was altered while it was read. Nothing of it was taken. "
                 "Call catch_up() again"
@@ -237,6 +247,23 @@ class _Iceberg(VersionedSource):
             "options => map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')) does "
             "away with those that are there"
         )
+
+
+def _is_mapped_anew(
+    was: dict[str, list[str]] | None, now: dict[str, list[str]] | None, is_same_snapshot: bool
+) -> bool:
+    """Whether a name mapping may have changed the rows of files that were read before.
+
+    The procedure `add_files` sets a mapping with the names of now, and writes a snapshot.
+
+    Examples
+    --------
+    >>> _is_mapped_anew(None, {}, False), _is_mapped_anew(None, {}, True)
+    (False, True)
+    >>> _is_mapped_anew({}, {}, True), _is_mapped_anew({}, {"a": ["b"]}, False)
+    (False, True)
+    """
+    return was != now and (was is not None or bool(now) or is_same_snapshot)
 
 
 def _not_followed(table: IcebergTable, begin: int) -> str:
