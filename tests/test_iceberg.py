@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from own_spark import names_of, outcomes_of
+from pyspark.errors import UnsupportedOperationException
 
 from pyspark_diff import SourceError
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, iceberg
@@ -293,6 +294,21 @@ def test_another_name_mapping_is_a_gap(lake):
         assert strict.read(lake, offset) is None
     del offset["names"]  # an offset of an earlier version
     assert strict.read(lake, offset) is None
+
+
+def test_columns_of_reserved_names_are_refused(lake):
+    lake.columns = "id int, _file string, _pos int"
+    with pytest.raises(SourceError, match="reserves: _file, _pos.*RENAME COLUMN _file TO"):
+        iceberg("lake.db.t").columns(lake)
+
+
+def test_types_that_spark_cannot_read_are_told(lake, monkeypatch):
+    def fails(_):
+        raise UnsupportedOperationException("Spark does not support time fields")
+
+    monkeypatch.setattr(lake, "table", fails, raising=False)
+    with pytest.raises(SourceError, match="does not support time fields.*Drop the column"):
+        iceberg("lake.db.t").columns(lake)
 
 
 def test_a_table_that_is_altered_while_it_is_read_is_told(lake, monkeypatch):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -26,6 +26,7 @@ from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import differences
 from pyspark_diff.sources.versioned import VersionedSource, condition
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.delta_files import KIND
 from pyspark_diff.spark.frames import column, sql_text
 from pyspark_diff.spark.iceberg import (
@@ -41,6 +42,12 @@ from pyspark_diff.spark.values import OPAQUE
 
 #: The column of the changes with the place of a snapshot among those that are read.
 _ORDINAL = "_change_ordinal"
+
+#: Names of Iceberg's own columns. Spark reads no table that has a column with such a name.
+RESERVED = frozenset({
+    "_deleted", "_file", "_last_updated_sequence_number", "_partition", "_pos", "_row_id",
+    "_spec_id",
+})
 
 #: What a session needs.
 SETUP = (
@@ -206,6 +213,13 @@ class _Iceberg(VersionedSource):
         if refresh:
             try:
                 spark.sql(f"REFRESH TABLE {self._full}")
+                spark.table(self._full).schema
+            except UnsupportedOperationException as error:
+                raise SourceError(
+                    f"Spark cannot read {self.kind} {self._name} ({in_words(error)}). Nothing of "
+                    "it was taken. Drop the column of this type, or write its values as another "
+                    "type"
+                ) from error
             except AnalysisException as error:
                 raise SourceError(
                     f"there is no table {self._full} ({condition(error)}). {SETUP}"
@@ -215,7 +229,7 @@ class _Iceberg(VersionedSource):
         except AnalysisException as error:
             raise SourceError(
                 f"{self._full} is no Iceberg table, or this Spark session does not know it as one "
-                f"({condition(error)}). {SETUP}"
+                f"({condition(error)}). A source reads no branch, tag or metadata table. {SETUP}"
             ) from error
         catalog, *parts = map(_unquoted, _parts(self._full))
         cached = f"spark.sql.catalog.{catalog}.cache-enabled"
@@ -235,7 +249,15 @@ class _Iceberg(VersionedSource):
             ) from error
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
-        return without_nullability(spark.table(self._full).schema)
+        columns = without_nullability(spark.table(self._full).schema)
+        reserved = sorted(RESERVED.intersection(columns.names))
+        if reserved:
+            raise SourceError(
+                f"{self.kind} {self._name} has columns with names that Iceberg reserves: "
+                f"{', '.join(reserved)}. Spark cannot read such a table. Rename them by ALTER "
+                f"TABLE {self._full} RENAME COLUMN {reserved[0]} TO another name"
+            )
+        return columns
 
     def _to_copy(self) -> str:
         modes = ", ".join(f"'write.{what}.mode'='copy-on-write'"
