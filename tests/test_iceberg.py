@@ -2,8 +2,8 @@
 
 Iceberg's runtime is made for one version of Spark, and there is none yet for the version of these
 tests. Here a session answers from a list of snapshots instead. The command
-``ci/iceberg`` runs tests/iceberg_cases.py and tests/iceberg_change_cases.py with Iceberg itself, in
-an environment with Spark 4.1. It sets ``ICEBERG_JAR`` and ``ICEBERG_PYTHON``.
+``ci/iceberg`` runs the tests of tests/iceberg_*cases.py with Iceberg itself, in an environment with
+Spark 4.1. It sets ``ICEBERG_JAR`` and ``ICEBERG_PYTHON``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from pyspark_diff import SourceError
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, iceberg
 from pyspark_diff.spark.iceberg import IcebergTable
 
-FILES = [Path(__file__).parent / name for name in ("iceberg_cases.py", "iceberg_change_cases.py")]
+FILES = [
+    Path(__file__).parent / f"iceberg_{name}.py"
+    for name in ("cases", "change_cases", "property_cases")
+]
 CASES = {
     getattr(name, "values", (name,))[0]: file for file in FILES for name in names_of(file)
 }
