@@ -281,7 +281,7 @@ def test_all_properties_statements_procedures_and_types_have_an_entry(spark):
 
 
 def changed(followed, number):
-    """Change rows, of which the sources read the changes and not the whole table."""
+    """Change rows. The sources read the changes and not the whole table."""
     followed.run(
         f"UPDATE {{t}} SET v = 'u{number}' WHERE id = {number % 4 + 1}",
         f"INSERT INTO {{t}} (id, v) VALUES ({100 + number}, NULL), ({100 + number}, 'x')",

@@ -79,8 +79,9 @@ def iceberg(
     on_gap : {"refuse", "snapshot"}
         The reaction to unknown changes: snapshots have expired; the table was set back to an
         earlier one, or replaced by another one; another column has the name of one that was read;
-        files without ids have other names of columns; there are delete files. Refuse, or read the table as it is now and compare it with the rows
-        that were read before, which costs as much as all of it.
+        files without ids have other names of columns; there are delete files. Refuse, or read the
+        table as it is now and compare it with the rows that were read before, which costs as much
+        as all of it.
 
     Raises
     ------
