@@ -2,8 +2,8 @@
 
 Iceberg's runtime is made for one version of Spark, and there is none yet for the version of these
 tests. Here a session answers from a list of snapshots instead. The command
-``ci/iceberg`` runs tests/iceberg_cases.py and tests/iceberg_change_cases.py with Iceberg itself, in
-an environment with Spark 4.1. It sets ``ICEBERG_JAR`` and ``ICEBERG_PYTHON``.
+``ci/iceberg`` runs the tests of tests/iceberg_*cases.py with Iceberg itself, in an environment with
+Spark 4.1. It sets ``ICEBERG_JAR`` and ``ICEBERG_PYTHON``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from own_spark import names_of, outcomes_of
+from pyspark.errors import UnsupportedOperationException
 
 from pyspark_diff import SourceError
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, iceberg
 from pyspark_diff.spark.iceberg import IcebergTable
 
-FILES = [Path(__file__).parent / name for name in ("iceberg_cases.py", "iceberg_change_cases.py")]
+FILES = [
+    Path(__file__).parent / f"iceberg_{name}.py"
+    for name in ("cases", "change_cases", "property_cases")
+]
 CASES = {
     getattr(name, "values", (name,))[0]: file for file in FILES for name in names_of(file)
 }
@@ -61,7 +65,7 @@ class Lake:
         self._spark, self.asked = spark, []
         self.columns = "id int, v string"
         self.last, self.snapshots, self.deletes = None, {}, "0"
-        self.ids = {"id": 1, "v": 2, "w": 3}
+        self.ids, self.file_names = {"id": 1, "v": 2, "w": 3}, None
 
     def __getattr__(self, name):
         return getattr(self._spark, name)
@@ -101,7 +105,9 @@ class Lake:
     def state(self):
         parents = {number: made[0] for number, made in self.snapshots.items()}
         then = self.snapshots[self.last][3] if self.last in self.snapshots else self.ids
-        return IcebergTable(parents, self.last, self.deletes != "0", dict(self.ids), then)
+        return IcebergTable(
+            parents, self.last, self.deletes != "0", dict(self.ids), then, self.file_names
+        )
 
     def _changes(self, name, begin, end):
         assert name == "lake.db.t.changes"
@@ -177,7 +183,9 @@ def test_changes_add_up_to_the_table(lake, key):
         reading = source.read(lake, reading.offset)
         content = applied(content, reading)
         assert content == lake.snapshots[lake.last][1]
-        assert reading.offset == {"snapshot": lake.last, "columns": {"id": 1, "v": 2}}
+        assert reading.offset == {
+            "snapshot": lake.last, "columns": {"id": 1, "v": 2}, "names": None,
+        }
         assert source.read(lake, reading.offset) is None
 
 
@@ -263,6 +271,47 @@ def test_a_column_that_was_dropped_and_added_again_is_told(lake):
     assert strict.read(lake, reading.offset) is None
     # An offset of an earlier version of the library has no ids.
     assert strict.read(lake, {"snapshot": lake.last}) is None
+
+
+def test_another_name_mapping_is_a_gap(lake):
+    """The mapping assigns the columns of files without ids, so the rows may be other ones."""
+    lake.write((1, "a"))
+    strict, lenient = iceberg("lake.db.t"), iceberg("lake.db.t", on_gap="snapshot")
+    for source in strict, lenient:
+        source.columns(lake)
+    offset = strict.read(lake, None).offset
+    lake.write((1, "b"))
+    lake.file_names = {}  # add_files sets a mapping with the names of the columns
+    offset = strict.read(lake, offset).offset
+    assert offset["names"] == {}
+    for names, told in ({"w": ["x"]}, None), ({"v": ["x"]}, "gap"), (None, "gap"), ({}, "gap"):
+        lake.file_names = names
+        if told is None:
+            assert strict.read(lake, offset) is None
+            continue
+        with pytest.raises(SourceError, match="name-mapping.default.*on_gap='snapshot'"):
+            strict.read(lake, offset)
+        reading = lenient.read(lake, offset)
+        assert [type(change) for change in reading.changes] == [Whole]
+        offset = reading.offset
+        assert strict.read(lake, offset) is None
+    del offset["names"]  # an offset of an earlier version
+    assert strict.read(lake, offset) is None
+
+
+def test_columns_of_reserved_names_are_refused(lake):
+    lake.columns = "id int, _file string, _pos int"
+    with pytest.raises(SourceError, match="reserves: _file, _pos.*RENAME COLUMN _file TO"):
+        iceberg("lake.db.t").columns(lake)
+
+
+def test_types_that_spark_cannot_read_are_told(lake, monkeypatch):
+    def fails(_):
+        raise UnsupportedOperationException("Spark does not support time fields")
+
+    monkeypatch.setattr(lake, "table", fails, raising=False)
+    with pytest.raises(SourceError, match="does not support time fields.*Drop the column"):
+        iceberg("lake.db.t").columns(lake)
 
 
 def test_a_table_that_is_altered_while_it_is_read_is_told(lake, monkeypatch):

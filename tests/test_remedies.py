@@ -456,6 +456,8 @@ ELSEWHERE = {
     "have changed: {}. Nothing was read": "test_source_columns",
     "was altered while it was read": "test_iceberg",
     "has a dot in a part of its name": "iceberg_change_cases",
+    "has columns with names that Iceberg reserves": "iceberg_property_cases",
+    "Drop the column of this type": "iceberg_property_cases",
     "cannot be compared with those that were read": "iceberg_change_cases",
     "is the diff or the time of an update": "test_source_names",
     "which Spark has no type for": "test_constants",

@@ -4,9 +4,10 @@
 
 if s is an ancestor of t, and each column is the same in both. Iceberg draws the number of a
 snapshot at random, so a table with this number among its ancestors is the same table, under any
-name. The offset is this number and the ids of the columns. The metadata table ``changes`` returns
-the rows of files that came and went, with the columns of now. If another column has taken the name
-of one, the rows that went have its values, and the sum would be wrong.
+name. The offset is this number, the ids of the columns, and their names in files without ids. The
+metadata table ``changes`` returns the rows of files that came and went, with the columns of now. If
+another column has taken the name of one, the rows that went have its values, and the sum would be
+wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -25,9 +26,11 @@ from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import differences
 from pyspark_diff.sources.versioned import VersionedSource, condition
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.delta_files import KIND
 from pyspark_diff.spark.frames import column, sql_text
 from pyspark_diff.spark.iceberg import (
+    NAME_MAPPING,
     IcebergTable,
     iceberg_table,
     of_columns,
@@ -39,6 +42,12 @@ from pyspark_diff.spark.values import OPAQUE
 
 #: The column of the changes with the place of a snapshot among those that are read.
 _ORDINAL = "_change_ordinal"
+
+#: Names of Iceberg's own columns. Spark reads no table that has a column with such a name.
+RESERVED = frozenset({
+    "_deleted", "_file", "_last_updated_sequence_number", "_partition", "_pos", "_row_id",
+    "_spec_id",
+})
 
 #: What a session needs.
 SETUP = (
@@ -70,8 +79,9 @@ def iceberg(
     on_gap : {"refuse", "snapshot"}
         The reaction to unknown changes: snapshots have expired; the table was set back to an
         earlier one, or replaced by another one; another column has the name of one that was read;
-        there are delete files. Refuse, or read the table as it is now and compare it with the rows
-        that were read before, which costs as much as all of it.
+        files without ids have other names of columns; there are delete files. Refuse, or read the
+        table as it is now and compare it with the rows that were read before, which costs as much
+        as all of it.
 
     Raises
     ------
@@ -116,7 +126,8 @@ class _Iceberg(VersionedSource):
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         table, known = self._table(spark), self._known().names
         end = table.last
-        now = {"snapshot": end, "columns": of_columns(table.ids, known)}
+        names = None if table.file_names is None else of_columns(table.file_names, known)
+        now = {"snapshot": end, "columns": of_columns(table.ids, known), "names": names}
         if offset is None:
             return self._first(spark, now)
         begin, was = offset["snapshot"], offset.get("columns", {})
@@ -129,6 +140,12 @@ class _Iceberg(VersionedSource):
         other = other_columns(was, table.ids)
         if other:
             return self._gap(spark, now, f"has other columns than were read: {other}")
+        mapped = offset.get("names", names)  # offsets of earlier versions have none
+        if begin is not None and _is_mapped_anew(mapped, names, begin == end):
+            return self._gap(
+                spark, now, f"has another {NAME_MAPPING}, so files that other programs wrote may "
+                "have other rows"
+            )
         if end is None or begin == end:
             return None
         try:
@@ -138,7 +155,8 @@ class _Iceberg(VersionedSource):
                 spark, now, f"cannot tell what has changed from snapshot {begin} to {end}", error,
                 self._to_copy() if table.delete_files else "",
             )
-        if self._table(spark, refresh=False).ids != table.ids:
+        after = self._table(spark, refresh=False)
+        if (after.ids, after.file_names) != (table.ids, table.file_names):
             raise SourceError(
                 f"{self.kind} {self._name} was altered while it was read. Nothing of it was taken. "
                 "Call catch_up() again"
@@ -196,6 +214,13 @@ class _Iceberg(VersionedSource):
         if refresh:
             try:
                 spark.sql(f"REFRESH TABLE {self._full}")
+                spark.table(self._full).schema
+            except UnsupportedOperationException as error:
+                raise SourceError(
+                    f"Spark cannot read {self.kind} {self._name} ({in_words(error)}). Nothing of "
+                    "it was taken. Drop the column of this type, or write its values as another "
+                    "type"
+                ) from error
             except AnalysisException as error:
                 raise SourceError(
                     f"there is no table {self._full} ({condition(error)}). {SETUP}"
@@ -205,7 +230,7 @@ class _Iceberg(VersionedSource):
         except AnalysisException as error:
             raise SourceError(
                 f"{self._full} is no Iceberg table, or this Spark session does not know it as one "
-                f"({condition(error)}). {SETUP}"
+                f"({condition(error)}). A source reads no branch, tag or metadata table. {SETUP}"
             ) from error
         catalog, *parts = map(_unquoted, _parts(self._full))
         cached = f"spark.sql.catalog.{catalog}.cache-enabled"
@@ -225,7 +250,15 @@ class _Iceberg(VersionedSource):
             ) from error
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
-        return without_nullability(spark.table(self._full).schema)
+        columns = without_nullability(spark.table(self._full).schema)
+        reserved = sorted(RESERVED.intersection(columns.names))
+        if reserved:
+            raise SourceError(
+                f"{self.kind} {self._name} has columns with names that Iceberg reserves: "
+                f"{', '.join(reserved)}. Spark cannot read such a table. Rename them by ALTER "
+                f"TABLE {self._full} RENAME COLUMN {reserved[0]} TO another name"
+            )
+        return columns
 
     def _to_copy(self) -> str:
         modes = ", ".join(f"'write.{what}.mode'='copy-on-write'"
@@ -237,6 +270,23 @@ class _Iceberg(VersionedSource):
             "options => map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')) does "
             "away with those that are there"
         )
+
+
+def _is_mapped_anew(
+    was: dict[str, list[str]] | None, now: dict[str, list[str]] | None, is_same_snapshot: bool
+) -> bool:
+    """Whether a name mapping may have changed the rows of files that were read before.
+
+    The procedure `add_files` sets a mapping with the names of now, and writes a snapshot.
+
+    Examples
+    --------
+    >>> _is_mapped_anew(None, {}, False), _is_mapped_anew(None, {}, True)
+    (False, True)
+    >>> _is_mapped_anew({}, {}, True), _is_mapped_anew({}, {"a": ["b"]}, False)
+    (False, True)
+    """
+    return was != now and (was is not None or bool(now) or is_same_snapshot)
 
 
 def _not_followed(table: IcebergTable, begin: int) -> str:

@@ -22,6 +22,7 @@ from pyspark_diff.spark.schema import (
     TimeType,
     arrow_type,
     contains,
+    has_required_fields,
     quoted,
     without_nullability,
 )
@@ -117,16 +118,21 @@ def frame_of_table(spark: SparkSession, table: pa.Table, struct: T.StructType) -
 
 
 def arrow_table(frame: DataFrame) -> pa.Table:
-    """PySpark's `toArrow`, also for null variants and geometries, for which PySpark fails.
+    """PySpark's `toArrow`, also for null variants, geometries and structs, for which PySpark fails.
 
-    The parts of a null variant are null.
+    The parts of a null variant are null, and so are the fields of a null struct, even if they are
+    never null in other structs.
 
     Examples
     --------
     >>> arrow_table(spark.sql("SELECT CAST(NULL AS variant) AS v"))["v"].null_count
     1
+    >>> rows = spark.sql("SELECT IF(id = 0, named_struct('a', 1), NULL) AS s FROM range(2)")
+    >>> arrow_table(rows)["s"].to_pylist()
+    [{'a': 1}, None]
     """
-    if not any(contains(field.dataType, OPAQUE) for field in frame.schema.fields):
+    types = [field.dataType for field in frame.schema.fields]
+    if not any(contains(kind, OPAQUE) or has_required_fields(kind) for kind in types):
         return frame.toArrow()
     # `collect` would make Python objects, which have no dates outside the years 1 to 9999.
     # PySpark's only failure is the cast of the parts of a null to non-null parts.

@@ -4,6 +4,9 @@
 
 Iceberg draws a new id when a column is added, and a renamed column keeps its id. SQL has no
 statement for these ids. The metadata of a table has them, and its snapshots in the same state.
+
+Files that other programs wrote have no ids. The table's name mapping, a property, assigns their
+columns to ids by name. A new mapping changes rows without a snapshot.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -21,8 +24,15 @@ from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.jvm_tables import iceberg_metadata
 from pyspark_diff.spark.schema import quoted
 
+#: The property with the names of columns in files that have no ids.
+NAME_MAPPING = "schema.name-mapping.default"
 #: Marks that have a meaning in the path of files that Spark reads.
 _MARKS = re.compile(r"[][{}*?\\]")
+
+
+#: The parts of a name in SQL, with their backticks.
+_PARTS = re.compile(r"(?:`(?:[^`]|``)*`|[^`.])+")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,9 @@ class IcebergTable:
         The ids of all columns and fields of now, by their names with dots between them.
     last_ids : mapping of str to int
         The ids of those of the last snapshot; those of now if there is none.
+    file_names : mapping of str to list of str, optional
+        The columns and fields that have other names than their own in files without ids, and these
+        names; None if the table has no name mapping, so that such files are read by position.
     """
 
     parents: Mapping[int, int | None]
@@ -48,6 +61,7 @@ class IcebergTable:
     delete_files: bool
     ids: Mapping[str, int]
     last_ids: Mapping[str, int]
+    file_names: Mapping[str, list[str]] | None = None
 
     def ancestors(self, number: int) -> Iterator[int]:
         """The ancestors of a snapshot, the nearest first, up to the first that has expired."""
@@ -83,11 +97,12 @@ def iceberg_table(spark: SparkSession, name: str) -> IcebergTable:
         any(entry.get("summary", {}).get("total-delete-files", "0") != "0"
             for entry in snapshots.values()),
         dict(_ids_in(schemas[current])), dict(_ids_in(schemas[then])),
+        _file_names((metadata.get("properties") or {}).get(NAME_MAPPING), schemas[current]),
     )
 
 
-def of_columns(ids: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
-    """The ids of some columns and of all fields in them.
+def of_columns(ids: Mapping[str, _T], names: Collection[str]) -> dict[str, _T]:
+    """The ids, or other values, of some columns and of all fields in them.
 
     Examples
     --------
@@ -156,6 +171,31 @@ def _ids_in(kind: Any, path: str = "") -> Iterator[tuple[str, int]]:
         below = f"{path}.{_path(name)}" if path else _path(name)
         yield below, number
         yield from _ids_in(inner, below)
+
+
+def _file_names(mapping: str | None, schema: Any) -> dict[str, list[str]] | None:
+    """The columns of a schema that have other names than their own in a name mapping.
+
+    Examples
+    --------
+    >>> schema = {"fields": [{"id": 1, "name": "a", "type": "int"},
+    ...                      {"id": 2, "name": "b", "type": "int"}]}
+    >>> _file_names('[{"field-id": 1, "names": ["a"]}, {"field-id": 2, "names": ["x"]}]', schema)
+    {'b': ['x']}
+    """
+    if mapping is None:
+        return None
+    names: dict[int, list[str]] = {}
+    entries = json.loads(mapping)
+    while entries:
+        entry = entries.pop()
+        names[entry.get("field-id", -1)] = sorted(entry.get("names") or ())
+        entries += entry.get("fields") or ()
+    own = {number: path for path, number in _ids_in(schema)}
+    return {
+        path: names.get(number, []) for number, path in own.items()
+        if [_path(name) for name in names.get(number, [])] != [_PARTS.findall(path)[-1]]
+    }
 
 
 def _path(name: str) -> str:

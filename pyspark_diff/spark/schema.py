@@ -482,6 +482,20 @@ def contains(
     return isinstance(kind, wanted) or any(contains(part, wanted) for part in _parts(kind))
 
 
+def has_required_fields(kind: T.DataType) -> bool:
+    """Whether a struct in a type has a field that is never null.
+
+    Examples
+    --------
+    >>> field = T.StructField("a", T.IntegerType(), nullable=False)
+    >>> has_required_fields(T.ArrayType(T.StructType([field]))), has_required_fields(T.LongType())
+    (True, False)
+    """
+    if isinstance(kind, T.StructType) and not all(field.nullable for field in kind.fields):
+        return True
+    return any(map(has_required_fields, _parts(kind)))
+
+
 def has_maps(kind: T.DataType) -> bool:
     """Whether there is a map in a type.
 
