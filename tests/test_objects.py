@@ -143,8 +143,8 @@ def test_a_root_that_overwrites_is_refused_and_left_as_it_was(tmp_path, kind):
 def test_what_locates_an_object_opens_it(objects, root):  # noqa: F811
     objects.create("data/f/x.arrow", [b"123"])
     place = objects.locate("data/f/x.arrow")
-    assert place == f"{root}/data/f/x.arrow"
-    if "://" not in root:
+    assert place == f"{objects.root}/data/f/x.arrow"
+    if "://" not in place:
         with open(place, "rb") as file:
             assert file.read() == b"123"
 
