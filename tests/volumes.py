@@ -310,3 +310,51 @@ def workspace() -> Workspace:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, True)
     return Workspace(folder / "Volumes")
+
+
+class Entries(list):
+    """The entries of a folder, as `os.scandir` returns them."""
+
+    def __enter__(self) -> Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def late(root: Any, count: int = 2) -> Iterator[list[str]]:
+    """Below a folder, leave the newest files out of the listing of each folder; yields these."""
+    root = os.path.realpath(root)
+    scan, list_names = os.scandir, os.listdir
+    hidden: list[str] = []
+
+    def newest(path: Any) -> set[str]:
+        place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+        place = os.path.realpath(place)
+        if not place.startswith(root + os.sep) or os.path.basename(place) == "store":
+            return set()
+        files = []
+        for name in list_names(place):
+            status = os.stat(os.path.join(place, name), follow_symlinks=False)
+            if not os.path.isdir(os.path.join(place, name)):
+                files.append((status.st_mtime_ns, name))
+        names = {name for _, name in sorted(files)[-count:]}
+        hidden.extend(sorted(names))
+        return names
+
+    def scandir(path: Any = ".") -> Entries:
+        without = newest(path)
+        with scan(path) as entries:
+            return Entries(entry for entry in entries if entry.name not in without)
+
+    def listdir(path: Any = ".") -> list[str]:
+        without = newest(path)
+        return [name for name in list_names(path) if name not in without]
+
+    with mock.patch.object(os, "scandir", scandir), mock.patch.object(os, "listdir", listdir), \
+            mock.patch.object(os, "supports_fd", os.supports_fd | {scandir, listdir}):
+        yield hidden

@@ -56,6 +56,8 @@ class Objects(ABC):
     """The objects below one root."""
 
     root: str
+    #: Whether a listing has each object that was created before.
+    lists_all = False
 
     @abstractmethod
     def create(self, name: str, parts: Sequence[Part]) -> bool:
