@@ -38,6 +38,7 @@ from unittest import mock
 
 import crashes
 import faults
+import volumes
 from crashes import At, Synced, operations
 from fault_program import (
     CLUSTER,
@@ -55,7 +56,7 @@ from fault_program import (
 from faults import Fault
 from oracle import Collection, accumulate
 
-from pyspark_diff import Dataflow, DiffError, StorageError
+from pyspark_diff import Dataflow, DiffError, StorageError, set_credentials
 from pyspark_diff.dataflow import durable
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
@@ -428,13 +429,17 @@ class Ended:
 def ends_of(
     spark: Any, folder: Path, seed: int, *, stride: int = 1, first: int = 0,
     kind: str = "kill", notes: Counter[str] | None = None,
+    named: Callable[[str], str] = str,
 ) -> list[Ended]:
     """What is left by ends at each operation of a scenario, as copies of its store.
+
+    The root of a store in a folder is what `named` returns for the folder.
 
     An end is a ``kill``, or a crash of the machine after which ``all`` that was not synced is gone,
     names are there without their bytes (``torn``), or ``some`` of both.
     """
-    scenario = Scenario(spark, str(folder / "base" / "store"), seed)
+    store = str(folder / "base" / "store")
+    scenario = Scenario(spark, named(store), seed)
     found: list[Ended] = []
     count = 0
     changed = True
@@ -455,10 +460,10 @@ def ends_of(
         to = str(folder / f"{len(found)}" / "store")
         if synced is not None:
             synced.lost(os.path.dirname(to), kind, seed * 10_000 + count)
-        elif os.path.exists(scenario.root):
-            shutil.copytree(scenario.root, to)
+        elif os.path.exists(store):
+            shutil.copytree(store, to)
         found.append(Ended(
-            f"{scenario.stage}, {what}", to, scenario.acknowledged, scenario.under_way,
+            f"{scenario.stage}, {what}", named(to), scenario.acknowledged, scenario.under_way,
             scenario.seen(),
         ))
 
@@ -816,6 +821,93 @@ def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     yield tally
 
 
+# Mounts of object stores.
+
+
+def mounts(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """A mount lacks a call: a store in a volume does without all, another one without some.
+
+    A store in a folder is refused by name if the folder has no links or no renames.
+    """
+    for code_name, code in volumes.CODES.items():
+        tally = Tally(f"stores in folders, a call answers {code_name}")
+        for call in volumes.CALLS:
+            root = folder / f"without-{call}-{code}" / "store"
+            with tally.run(f"without {call}"):
+                told: list[str] = []
+                try:
+                    with volumes.refusing(folder, code, [call]) as told:
+                        Scenario(spark, str(root), 0).run()
+                    demand(call not in ("link", "rename"), f"a store works without {call}")
+                    tally.notes["are right without the call"] += 1
+                except StorageError as error:
+                    demand(f"without {'hard ' * (call == 'link')}{call}s" in str(error), f"{error}")
+                    left = [path for path in root.rglob("*") if path.is_file()]
+                    demand(not left, f"files are left: {left}")
+                    tally.notes["are refused"] += 1
+                # A store takes no lock, and appends nothing.
+                demand(told or call in ("append", "lock"), f"{call} was never called")
+        yield tally
+        tally = Tally(f"kills in volumes, each call answers {code_name}")
+        workspace = volumes.workspace()
+        set_credentials(volumes.VOLUME, workspace.client, mount=str(workspace.folder))
+        here = workspace.volume / f"kills-{code}"
+
+        def named(path: str) -> str:
+            return f"/Volumes/{os.path.relpath(path, workspace.folder)}"
+
+        with tally.run("without an end"), volumes.refusing(workspace.folder, code):
+            ends = ends_of(spark, here, 0, stride=options.stride, first=options.first,
+                           notes=tally.notes, named=named)
+            for one in ends:
+                with tally.run(one.what):
+                    recovered(
+                        spark, one.root, 0, one.acknowledged, one.under_way, one.segments)
+        shutil.rmtree(here)
+        set_credentials(volumes.VOLUME)
+        yield tally
+
+
+def late_listings(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """The listing of each folder lacks the newest files: no step is lost, and none is redone."""
+    workspace = volumes.workspace()
+    set_credentials(volumes.VOLUME, workspace.client, mount=str(workspace.folder))
+    for kind in "folder", "volume":
+        tally = Tally(f"late listings in a {kind}")
+        here = folder / "late" if kind == "folder" else workspace.volume / "late"
+
+        def root(stage: str, kind: str = kind, here: Path = here) -> str:
+            path = here / stage / "store"
+            if kind == "folder":
+                return str(path)
+            return f"/Volumes/{path.relative_to(workspace.folder)}"
+
+        scenario = Scenario(spark, root("base"), 0)
+        hidden: list[str] = []
+        for number, stage in enumerate(scenario.STAGES):
+            with tally.run(f"{stage} {number}"):
+                with volumes.late(here) as hidden:
+                    scenario.take(stage)
+                    if stage in ("step", "reopen", "vacuum"):
+                        scenario.application.check()  # type: ignore[union-attr]
+                    demand(
+                        hidden or stage not in ("reopen", "vacuum"),
+                        "no file was left out of a listing")
+                shutil.copytree(here / "base", here / f"{number}")
+                if scenario.acknowledged:
+                    with volumes.late(here):
+                        other = Application(spark, root(f"{number}"))
+                        demand(other.done == scenario.acknowledged, f"{other.done} steps are there")
+                        other.check()
+                        other.close()
+                recovered(
+                    spark, root(f"{number}"), 0, scenario.acknowledged, False, scenario.seen(),
+                    more=1)
+        shutil.rmtree(here)
+        yield tally
+    set_credentials(volumes.VOLUME)
+
+
 # Ends at random moments, with many rows.
 
 #: So many steps, those that run in Spark whatever their size, and rows that change in each.
@@ -1033,6 +1125,8 @@ GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "T4": faults_of_files,
     "T13": full_disks,
     "writers": writers,
+    "mounts": mounts,
+    "late": late_listings,
 }
 ALONE: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "T2": random_kills,

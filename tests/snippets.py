@@ -44,12 +44,29 @@ def run_page(name: str, printed: Callable[[], str], scope: dict[str, object]) ->
         assert sorted(found) == sorted(told), f"{name}:{line}: it prints\n{shown}"
 
 
-def run_notebook(name: str) -> list[list[tuple]]:
+class Widgets:
+    """A stand-in for ``dbutils`` of Databricks, whose widgets have values or their defaults."""
+
+    def __init__(self, values: dict[str, str]):
+        self.values, self.defaults = values, dict[str, str]()
+        self.widgets = self
+
+    def text(self, name: str, default: str) -> None:
+        self.defaults[name] = default
+
+    def get(self, name: str) -> str:
+        return self.values.get(name, self.defaults[name])
+
+
+def run_notebook(name: str, dbutils: Widgets | None = None) -> list[list[tuple]]:
     """Run the cells of a notebook; gives the rows of all frames that it displays, in order."""
     header, source = (NOTEBOOKS / f"{name}.py").read_text(encoding="utf-8").split("\n", 1)
     assert header == "# Databricks notebook source"
     shown: list[list[tuple]] = []
-    scope = {"display": lambda frame: shown.append(sorted(map(tuple, frame.collect())))}
+    scope: dict[str, object] = {
+        "display": lambda frame: shown.append(sorted(map(tuple, frame.collect())))}
+    if dbutils is not None:
+        scope["dbutils"] = dbutils
     for cell in source.split("\n# COMMAND ----------\n"):
         exec(compile(cell, name, "exec"), scope)  # noqa: S102
     return shown

@@ -1,4 +1,4 @@
-"""Roots of stores for tests: a folder, memory, and a bucket of a server that speaks S3."""
+"""Roots of stores for tests: a folder, memory, a bucket of one server, a volume of another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import pytest
+import volumes
 
-KINDS = ["local", "memory", "s3"]
+from pyspark_diff.trace.credentials import set_credentials
+
+KINDS = ["local", "memory", "s3", "volume"]
 
 
 @lru_cache(maxsize=1)
@@ -45,6 +48,13 @@ def root(
     """A root where nothing is yet, of each kind."""
     if request.param == "local":
         yield os.path.join(tmp_path, "made", "with", "it")
+        return
+    if request.param == "volume":
+        pytest.importorskip("databricks.sdk")
+        there = volumes.workspace()
+        set_credentials(volumes.VOLUME, there.client, mount=str(there.folder))
+        yield f"{volumes.VOLUME}/{uuid.uuid4().hex}"
+        set_credentials(volumes.VOLUME)
         return
     pytest.importorskip("obstore")
     if request.param == "memory":

@@ -18,6 +18,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+import volumes
 from stores import root  # noqa: F401
 
 from pyspark_diff.errors import (
@@ -1286,3 +1287,20 @@ def test_a_commit_syncs_as_often_as_one_new_object(local, monkeypatch):
     alone = syncs(lambda: local.objects.create("readers/1", [b"x" * 4000]))
     few = [syncs(lambda: local.append(b"s", [b"x" * 4000], {}, ())) for _ in range(30)]
     assert alone and few == [alone] * 30
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_a_late_listing_hides_no_commit(tmp_path, count):
+    """The newest files of each folder are in no listing yet."""
+    writes = Commits(objects_at(tmp_path / "store"))
+    with volumes.late(tmp_path, count) as hidden:
+        writes.make(b"state 0")
+        for number in range(1, 5):
+            writes.append(b"state %d" % number, [], {}, ())
+            assert Commits(objects_at(tmp_path / "store")).latest().number == number
+        os.unlink(tmp_path / "store" / "head")  # the hint may be lost as well
+        reads = Commits(objects_at(tmp_path / "store"))
+        assert reads.exists() and reads.latest().number == 4
+        assert reads.numbers() == [0, 1, 2, 3, 4]
+        assert reads.open_for_writing().number == 5
+    assert hidden

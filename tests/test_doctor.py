@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_a_folder_without_a_call_has_a_remedy(spark, tmp_path, monkeypatch, call
     assert f"no {call} (ENOSYS)" in finding.state and "store" in finding.remedy
     assert finding in findings.advice
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_folder_of_a_volume_needs_the_package(monkeypatch, installed):
+    monkeypatch.setitem(sys.modules, "databricks", None)
+    if installed:
+        monkeypatch.setitem(sys.modules, "databricks", ModuleType("databricks"))
+        monkeypatch.setitem(sys.modules, "databricks.sdk", ModuleType("databricks.sdk"))
+    finding = module._of_volume("folder /Volumes/c/s/v", ["no link (ENOSYS)"])
+    assert finding.remedy == ("" if installed else 'pip install "pyspark_diff[databricks]"')
 
 
 def test_a_folder_that_is_a_file_has_a_remedy(spark, tmp_path):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 from pathlib import Path
 
@@ -20,6 +21,11 @@ from pyspark_diff.errors import StorageError
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.storage import StoreFiles
+
+
+#: A store in a volume is one of the client of a workspace.
+NEEDS_SDK = pytest.mark.skipif(
+    importlib.util.find_spec("databricks") is None, reason="databricks-sdk is not installed")
 
 
 def run(spark, folder, gate, **options):
@@ -37,6 +43,8 @@ def run(spark, folder, gate, **options):
         ("T1-real", {"real": 3}),
         ("loss", {"stride": 131}),
         ("writers", {}),
+        pytest.param("late", {}, marks=[NEEDS_SDK, pytest.mark.slow]),
+        pytest.param("mounts", {"stride": 17}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("T1", {"seeds": 3}, marks=pytest.mark.slow),
         pytest.param("T1-real", {"real": 60}, marks=pytest.mark.slow),
         pytest.param("loss", {"seeds": 2}, marks=pytest.mark.slow),

@@ -170,3 +170,18 @@ def test_commands_are_checked():
     for wrong in ([], ["nosuch"], ["warm_up", "--processes", "0"]):
         with pytest.raises(SystemExit):
             main(wrong)
+
+
+def test_another_numba_compiles_without_a_place(monkeypatch, caplog):
+    """The classes of numba's cache are private, and may lose a member in any release."""
+    assert cache.is_supported()
+    monkeypatch.setattr(cache, "FunctionCache", type("FunctionCache", (), {}))
+    monkeypatch.setattr(cache, "_USED", {cache.FunctionCache: ("load_overload",)})
+    cache.is_supported.cache_clear()
+    try:
+        twice = jit.kernel("int64")(lambda x: x * 2)
+        assert twice(4) == 8
+        assert list(cache._caches_of(test_another_numba_compiles_without_a_place)) == []
+        assert "lacks FunctionCache.load_overload" in caplog.text
+    finally:
+        cache.is_supported.cache_clear()

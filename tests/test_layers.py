@@ -49,7 +49,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "trace": frozenset(
         "arrangement batch cache commits credentials held_batches inbox kept local_objects "
         "locked_folders manifest objects read_holds remote_objects roots skew spine storage "
-        "stored_traces unity vacuum".split()
+        "stored_traces unity vacuum volume_objects".split()
     ),
     "operators": frozenset(
         "aggregate arrange blocks by_self checked codes collate consolidate contract count cross "
@@ -120,8 +120,8 @@ LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
     2: frozenset({
-        "deltalake", "matplotlib", "numba", "numpy", "obstore", "opentelemetry", "pandas",
-        "pyarrow", "pyspark", "sqlglot", "tqdm", "typing_extensions",
+        "databricks", "deltalake", "matplotlib", "numba", "numpy", "obstore", "opentelemetry",
+        "pandas", "pyarrow", "pyspark", "sqlglot", "tqdm", "typing_extensions",
     }),
 }
 

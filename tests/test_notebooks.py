@@ -10,7 +10,7 @@ import json
 import re
 
 import pytest
-from snippets import DOCS, NOTEBOOKS, run_notebook
+from snippets import DOCS, NOTEBOOKS, Widgets, run_notebook
 
 PROGRAM = DOCS.parent / "ci" / "notebooks.py"
 
@@ -32,8 +32,22 @@ def test_what_is_shown_is_of_these_cells(path):
     assert not re.search(r'[" =](/tmp|/home|/root|/work|/Users)\b', text)
 
 
-def test_first_steps(spark):
-    first, corrected, changed = run_notebook("first_steps")
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.py")), ids=lambda path: path.stem)
+def test_it_starts_with_widgets_a_volume_and_doctor(path):
+    text = path.read_text(encoding="utf-8")
+    begin = text[:text.index("doctor(") + 7]
+    assert begin.index("utilities.widgets.get(") < begin.index('"/Volumes/')
+    assert "Dataflow(" not in begin and "flow.input" not in begin
+
+
+@pytest.mark.parametrize("widgets", [False, True])
+def test_first_steps(spark, tmp_path, widgets, capsys):
+    values = Widgets({"root": str(tmp_path / "root")}) if widgets else None
+    first, corrected, changed = run_notebook("first_steps", values)
+    assert capsys.readouterr().out
+    if values is not None:
+        assert values.defaults == {"root": "/Volumes/main/default/pyspark_diff/first_steps"}
+        assert (tmp_path / "root").is_dir()
     assert first == [("north", 5), ("south", 7)]
     assert corrected == [("north", 8), ("south", 7)]
     assert changed == [("north", 5, 1, -1), ("north", 8, 1, 1)]

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import volumes
 from stores import environment, root  # noqa: F401
 
 from pyspark_diff.errors import StorageError, UnknownOutcomeError
@@ -143,8 +144,8 @@ def test_a_root_that_overwrites_is_refused_and_left_as_it_was(tmp_path, kind):
 def test_what_locates_an_object_opens_it(objects, root):  # noqa: F811
     objects.create("data/f/x.arrow", [b"123"])
     place = objects.locate("data/f/x.arrow")
-    assert place == f"{root}/data/f/x.arrow"
-    if "://" not in root:
+    assert place == f"{objects.root}/data/f/x.arrow"
+    if "://" not in place:
         with open(place, "rb") as file:
             assert file.read() == b"123"
 
@@ -228,6 +229,26 @@ def test_a_file_system_without_links_is_refused(local, monkeypatch, code):
     with pytest.raises(StorageError, match="without hard links"):
         local.probe()
     assert os.listdir(local.root) == []
+
+
+@pytest.mark.parametrize("code", volumes.CODES.values(), ids=volumes.CODES)
+def test_a_file_system_without_renames_is_refused_when_a_store_is_opened(local, code):
+    local.create("commits/a", [b"x"])
+    with volumes.refusing(local.root, code, ["rename"]) as refused:
+        with pytest.raises(StorageError, match="without renames"):
+            local.probe()
+        with pytest.raises(StorageError, match="without renames"):
+            local.replace("commits/a", b"y")
+    assert refused and local.read("commits/a") == b"x"
+    assert [found.name for found in local.names("")] == ["commits/a"] and not local.leftovers()
+
+
+@pytest.mark.parametrize("code", volumes.CODES.values(), ids=volumes.CODES)
+def test_a_hint_is_replaced_if_a_file_takes_no_random_writes(local, code):
+    local.replace("head", b"12345", lasting=False)
+    with volumes.refusing(local.root, code, ["append", "mmap", "lock"]) as refused:
+        local.replace("head", b"54321", lasting=False)
+    assert refused and local.read("head") == b"54321"
 
 
 def test_a_scratch_file_that_cannot_be_removed_is_no_failure(local, monkeypatch):

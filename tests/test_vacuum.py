@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+import volumes
 from stores import root  # noqa: F401
 
 from pyspark_diff.errors import NotReadableError
@@ -357,3 +358,19 @@ def test_what_is_wrong_with_payloads_is_found(commits):
         objects.replace(name, good)
     objects.replace(name_of(4), objects.read(name_of(3)))
     assert len(verify(objects, last, full=False)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_a_late_listing_makes_a_vacuum_delete_nothing_that_is_listed(tmp_path, count):
+    objects = objects_at(tmp_path / "store")
+    writes = Commits(objects)
+    writes.make(b"")
+    for number in range(1, 7):
+        uses = [number - 1] if number > 1 else []
+        writes.append(b"%d" % number, [b"rows"], write(writes, [number]), uses)
+    with volumes.late(tmp_path, count) as hidden:
+        assert verify(objects, writes.latest(), full=True) == []
+        vacuum(objects, Commits(objects), 1, dry_run=False, older_than=-60)
+        assert verify(objects, writes.latest(), full=True) == []
+    assert hidden and verify(objects, Commits(objects).latest(), full=True) == []
+    assert there(writes) >= numbered(writes, 6)

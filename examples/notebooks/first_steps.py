@@ -5,6 +5,9 @@
 
 # COMMAND ----------
 
+import os
+import tempfile
+
 from pyspark.sql import functions as F
 
 import pyspark_diff
@@ -16,12 +19,34 @@ display = globals().get("display", lambda frame: frame.show())
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Write the view once. On a cluster of several machines pass `Dataflow` a `root` that all
-# MAGIC machines share, such as a folder under `/Volumes`.
+# MAGIC On Databricks a widget names the folder of the state, in a volume. Elsewhere the state is in
+# MAGIC a temporary folder. `doctor` lists the settings to change; `print(findings)` lists all
+# MAGIC capabilities.
 
 # COMMAND ----------
 
-flow = Dataflow(spark, keep_history=True)
+
+def setting(name, on_databricks, elsewhere):
+    """Return the value of a widget; outside of Databricks that of the environment."""
+    utilities = globals().get("dbutils")
+    if utilities is None:
+        return os.environ.get(f"PYSPARK_DIFF_{name.upper()}", elsewhere)
+    utilities.widgets.text(name, on_databricks)
+    return utilities.widgets.get(name)
+
+
+root = setting("root", "/Volumes/main/default/pyspark_diff/first_steps", tempfile.gettempdir())
+findings = pyspark_diff.doctor(spark, root=root)
+print(*[f"{item.subject}: {item.remedy}" for item in findings.advice] or ["nothing to change"])
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC Write the view once. All machines of a cluster share its `root`.
+
+# COMMAND ----------
+
+flow = Dataflow(spark, root=root, keep_history=True)
 orders, orders_in = flow.input("orders", "id int, customer int, amount int", key="id")
 customers, customers_in = flow.input("customers", "customer int, region string", key="customer")
 revenue = (

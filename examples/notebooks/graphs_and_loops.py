@@ -6,6 +6,9 @@
 
 # COMMAND ----------
 
+import os
+import tempfile
+
 from pyspark.sql import functions as F
 
 import pyspark_diff
@@ -17,12 +20,35 @@ display = globals().get("display", lambda frame: frame.show())
 # COMMAND ----------
 
 # MAGIC %md
+# MAGIC On Databricks a widget names the folder of the state, in a volume. Elsewhere the state is in
+# MAGIC a temporary folder. `doctor` lists the settings to change; `print(findings)` lists all
+# MAGIC capabilities.
+
+# COMMAND ----------
+
+
+def setting(name, on_databricks, elsewhere):
+    """Return the value of a widget; outside of Databricks that of the environment."""
+    utilities = globals().get("dbutils")
+    if utilities is None:
+        return os.environ.get(f"PYSPARK_DIFF_{name.upper()}", elsewhere)
+    utilities.widgets.text(name, on_databricks)
+    return utilities.widgets.get(name)
+
+
+root = setting("root", "/Volumes/main/default/pyspark_diff/graphs_and_loops", tempfile.gettempdir())
+findings = pyspark_diff.doctor(spark, root=root)
+print(*[f"{item.subject}: {item.remedy}" for item in findings.advice] or ["nothing to change"])
+
+# COMMAND ----------
+
+# MAGIC %md
 # MAGIC A loop applies a function to its last result. It ends when nothing changes any more, after
 # MAGIC any number of rounds.
 
 # COMMAND ----------
 
-flow = Dataflow(spark, keep_history=True)
+flow = Dataflow(spark, root=root, keep_history=True)
 edges, edges_in = flow.input("edges", "src long, dst long")
 depots, depots_in = flow.input("depots", "node long")
 

@@ -4,9 +4,9 @@
 # MAGIC Each run of the last cells is a night. It reads the changes of two tables since the night
 # MAGIC before, and merges the changes of the view into a third one.
 # MAGIC
-# MAGIC Two environment variables of the cluster set the places. `PYSPARK_DIFF_SCHEMA` is the
-# MAGIC schema of the tables, and `PYSPARK_DIFF_STORE` the folder of the state in an object store.
-# MAGIC Serverless compute has no such variables: write both into the cell below.
+# MAGIC Two widgets set the places: `schema` of the tables, and `store`, the folder of the state in
+# MAGIC a volume or an object store. Outside of Databricks the environment variables
+# MAGIC `PYSPARK_DIFF_SCHEMA` and `PYSPARK_DIFF_STORE` set them.
 
 # COMMAND ----------
 
@@ -21,8 +21,29 @@ from pyspark_diff.sources import delta
 
 spark = pyspark_diff.session()
 display = globals().get("display", lambda frame: frame.show())
-schema = os.environ.get("PYSPARK_DIFF_SCHEMA", "main.default")
-store = os.environ.get("PYSPARK_DIFF_STORE", "s3://your-bucket/revenue")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A store in a volume needs `pip install "pyspark_diff[databricks]"`. `doctor` lists the
+# MAGIC settings to change; `print(findings)` lists all capabilities.
+
+# COMMAND ----------
+
+
+def setting(name, on_databricks, elsewhere):
+    """Return the value of a widget; outside of Databricks that of the environment."""
+    utilities = globals().get("dbutils")
+    if utilities is None:
+        return os.environ.get(f"PYSPARK_DIFF_{name.upper()}", elsewhere)
+    utilities.widgets.text(name, on_databricks)
+    return utilities.widgets.get(name)
+
+
+schema = setting("schema", "main.default", "default")
+store = setting("store", "/Volumes/main/default/pyspark_diff/revenue", "revenue-store")
+findings = pyspark_diff.doctor(spark, root=None if "://" in store else store)
+print(*[f"{item.subject}: {item.remedy}" for item in findings.advice] or ["nothing to change"])
 
 # COMMAND ----------
 

@@ -16,6 +16,7 @@ answers. With ``files(k)`` the file of a kernel and those that it imports, howev
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -27,9 +28,16 @@ from inspect import getfile
 from pathlib import Path
 from typing import Any
 
+import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+#: The private members of numba's classes that a subclass here sets, or that are called.
+_USED = {
+    CompileResultCacheImpl: ("_locator_classes",),
+    FunctionCache: ("_impl_class", "cache_path", "flush", "load_overload", "save_overload"),
+}
+_logger = logging.getLogger("pyspark_diff")
 _IMPORT = re.compile(r"^\s*from pyspark_diff\.kernels\.(\w+) import", re.MULTILINE)
 
 
@@ -84,9 +92,27 @@ class Kept:
         return self._found
 
 
+@lru_cache(maxsize=1)
+def is_supported() -> bool:
+    """Whether numba's private classes have all that is used of them.
+
+    Without it nothing is wrong: each process compiles the kernels that it calls.
+    """
+    lacks = [
+        f"{kind.__name__}.{name}" for kind, names in _USED.items() for name in names
+        if not hasattr(kind, name)
+    ]
+    if lacks:
+        _logger.warning(
+            "numba %s lacks %s, so compiled kernels are not stored, and each process compiles "
+            "them again. Install numba below 0.70", numba.__version__, ", ".join(lacks),
+        )
+    return not lacks
+
+
 def _caches_of(function: Callable[..., Any]) -> Iterator[FunctionCache]:
     file = getfile(function)
-    if not os.path.exists(file):
+    if not os.path.exists(file) or not is_supported():
         return  # in an archive, or written at a prompt
     for folder in folders(file):
 

@@ -210,6 +210,21 @@ def _of_machine(spark: SparkSession) -> Iterator[Finding]:
     )
 
 
+def _of_volume(subject: str, lacks: list[str]) -> Finding:
+    """The finding on a folder of a volume, in which the Files API of the workspace commits."""
+    try:
+        importlib.import_module("databricks.sdk")
+    except ImportError:
+        return Finding(
+            subject, ", ".join(lacks),
+            "a dataflow may use it as root, and a store cannot commit there",
+            'pip install "pyspark_diff[databricks]"',
+        )
+    return Finding(
+        subject, ", ".join(lacks), "a store commits there by the Files API, and copies files"
+    )
+
+
 def _of_folder(folder: Path) -> Iterator[Finding]:
     subject = f"folder {folder}"
     try:
@@ -241,6 +256,9 @@ def _of_folder(folder: Path) -> Iterator[Finding]:
             Path(path).unlink(missing_ok=True)
     if not lacks:
         yield Finding(subject, "lock, map, link and rename are available")
+        return
+    if str(folder).startswith("/Volumes/") and sys.platform != "darwin":
+        yield _of_volume(subject, lacks)
         return
     yield Finding(
         subject, ", ".join(lacks),

@@ -63,6 +63,8 @@ _logger = logging.getLogger("pyspark_diff")
 
 #: With more tombstones than this, those below a new floor are deleted.
 MOST_TOMBSTONES = 200
+#: The most commits that are asked for after the last one of a listing that may be late.
+_MOST_LATE = 1000
 #: How often something is tried again that another process, or the network, may have come between.
 _TRIES = 5
 #: Seconds before the second try; it doubles.
@@ -162,7 +164,7 @@ class Commits:
             # In this order: what is hinted at is there by the time of the listing, and what is
             # below the floor may have gone since.
             hint = self._hint()
-            sizes = self._numbers()
+            sizes = self._numbers(hint)
             floor = self._floor()
             try:
                 return self._last_of(hint, sizes, floor)
@@ -566,13 +568,42 @@ class Commits:
                 "the store again"
             )
 
-    def _numbers(self) -> dict[int, int]:
+    def _numbers(self, hint: int = -1) -> dict[int, int]:
         """The lengths of all objects of commits, by their numbers."""
-        return {
+        sizes = {
             number: found.size
             for found in self.objects.names("commits")
             if (number := number_in(found.name)) is not None
         }
+        return sizes if self.objects.lists_all else self._completed(sizes, hint)
+
+    def _completed(self, listed: Mapping[int, int], hint: int) -> dict[int, int]:
+        """Add the commits that a late listing lacks, each of which is asked for by its name.
+
+        Numbers have no gaps, so the search ends at the first one that is not there.
+        """
+        known = [*listed, hint, -1 if self.last is None else self.last.number]
+        top = max(max(known), 0)
+        sizes = dict(listed)
+        for number in range(min(listed, default=top), top + 1):
+            self._add_size(sizes, number)
+        newer = range(top + 1, top + 1 + _MOST_LATE)
+        for numbers in newer, range(min(sizes, default=0) - 1, -1, -1):
+            for number in numbers:
+                if not self._add_size(sizes, number):
+                    break
+        return sizes
+
+    def _add_size(self, sizes: dict[int, int], number: int) -> bool:
+        """Add the length of a commit's object; False if there is none."""
+        if number not in sizes:
+            try:
+                sizes[number] = len(self.objects.read(name_of(number)))
+            except FileNotFoundError:
+                return False
+            except StorageError:
+                return False  # its reader raises the reason
+        return True
 
     def _floors(self) -> list[int]:
         found = (_FLOOR.fullmatch(found.name) for found in self.objects.names("floor"))

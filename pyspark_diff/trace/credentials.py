@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark_diff.errors import StorageError
-from pyspark_diff.trace.objects import redacted
+from pyspark_diff.trace.objects import redacted, volume_url
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Callable[..., Any]])
 
@@ -55,15 +55,18 @@ def set_credentials(
     ----------
     url : str
         Of a bucket or a folder in it, such as ``s3://bucket/folder``. The longest URL that a
-        store lies below counts.
+        store lies below counts. Or the path of a volume, ``/Volumes/catalog/schema/volume``.
     provider : callable, optional
         Takes no argument, and returns the credentials as a dict. It is called when they are first
         needed, and again when their ``expires_at`` has come. Any `credential provider of obstore
         <https://developmentseed.org/obstore/latest/authentication/>`_ will do, for example
-        ``obstore.auth.boto3.Boto3CredentialProvider()``. Spark's tasks get a copy.
+        ``obstore.auth.boto3.Boto3CredentialProvider()``. Spark's tasks get a copy. For a volume
+        it returns a ``databricks.sdk.WorkspaceClient``, such as the class itself, and tasks get
+        none: they read and write the volume by path.
     **options : str
         Settings of obstore's client, such as ``region`` and ``endpoint``, before those of the
-        environment.
+        environment. Of a volume only ``mount``, the folder in which all machines have the volumes
+        if it is not ``/Volumes``.
 
     Raises
     ------
@@ -78,8 +81,11 @@ def set_credentials(
     >>> pyspark_diff.set_credentials("s3://bucket/states", secret, region="eu-central-1")
     >>> pyspark_diff.set_credentials("s3://bucket/states")
     """
+    volume = volume_url(url) if isinstance(url, str) else None
     there = urlsplit(url) if isinstance(url, str) else None
-    if there is None or not there.scheme or not there.netloc or there.query or "@" in there.netloc:
+    if volume is None and (
+        there is None or not there.scheme or not there.netloc or there.query or "@" in there.netloc
+    ):
         raise StorageError(
             f"credentials were set for {redacted(str(url))!r}, which is no URL of an object store. "
             "Give one such as s3://bucket/folder, without a password and a query"
@@ -89,7 +95,7 @@ def set_credentials(
             f"the credentials for {url!r} are of type {type(provider).__name__}. Give a function "
             "that returns them, so that they can be renewed"
         )
-    prefix = url.rstrip("/")
+    prefix = volume or url.rstrip("/")
     if provider is None and not options:
         _registered.pop(prefix, None)
     else:
@@ -126,7 +132,11 @@ def with_credentials(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function for tasks that know the credentials of this process."""
     if not _registered:
         return function
-    accesses = dict(_registered)
+    # A client of a workspace holds locks, and tasks of serverless compute have no network.
+    accesses = {
+        url: replace(access, provider=None) if volume_url(url) else access
+        for url, access in _registered.items()
+    }
 
     def run(*given: Any) -> Any:
         adopt(accesses)
@@ -138,4 +148,8 @@ def with_credentials(function: Callable[..., Any]) -> Callable[..., Any]:
 def adopt(accesses: Mapping[str, Access]) -> None:
     """Take the credentials of the driver."""
     # A function of this module: a task gets copies of all else that its own function mentions.
-    _registered.update(accesses)
+    for url, access in accesses.items():
+        known = _registered.get(url)
+        # On the driver itself, the client of a workspace stays.
+        if known is None or known.number != access.number or access.provider is not None:
+            _registered[url] = access

@@ -18,7 +18,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from pyspark_diff.errors import DiffError, StorageError, UnknownOutcomeError
@@ -36,14 +36,15 @@ from pyspark_diff.trace.objects import (
     foreign_among,
 )
 
-#: What mounts of object stores say to a map or a lock, which they do not have.
+#: The errors of mounts of object stores for a map, a lock, a rename or a random write.
 UNSUPPORTED = frozenset({
-    errno.EINVAL, errno.ENODEV, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
+    errno.EINVAL, errno.ENODEV, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP,
+    errno.EPERM, errno.ESPIPE,
 })
 #: What a file system says that has no links.
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-#: The errors of a file system that has no rename.
-NO_RENAME = UNSUPPORTED | {errno.EPERM, errno.ESPIPE}
+_NO_LINKS = frozenset({
+    errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.ESPIPE
+})
 #: What the operating system takes at once.
 _MOST_PARTS = 512
 #: The folders that are kept open; all others come and go.
@@ -94,9 +95,29 @@ class LocalObjects(Objects):
             if not lasting and _overwritten(folder, base, data):
                 return
             scratch = self._write_scratch(folder, base, [data], sync=lasting)
-            os.replace(scratch, base, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                os.replace(scratch, base, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                _discard(folder, scratch)
+                if error.errno not in UNSUPPORTED:
+                    raise
+                raise StorageError(
+                    f"{self.root!r} is on a file system without renames, where an object cannot "
+                    "be replaced as a whole. Keep the store on another file system, or in an "
+                    "object store"
+                ) from error
             if lasting:
                 self._sync_name(folder, name)
+
+    def probe(self) -> None:
+        """See that a second create is refused, and that an object can be replaced."""
+        super().probe()
+        name = f"{PROBE}{secrets.token_hex(8)}"
+        try:
+            self.replace(name, b"", lasting=False)
+        finally:
+            with suppress(StorageError):
+                self.delete([name])
 
     def upload(self, name: str, path: str) -> None:
         with open(path, "rb") as file:
@@ -408,10 +429,16 @@ def _overwritten(folder: int, base: str, data: bytes) -> bool:
     """
     try:
         file = os.open(base, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in UNSUPPORTED | {errno.ENOENT}:
+            raise
         return False
     try:
         return os.fstat(file).st_size == len(data) == os.pwrite(file, data, 0)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        return False
     finally:
         os.close(file)
 

@@ -14,7 +14,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from pyspark_diff.trace.local_objects import NO_RENAME, UNSUPPORTED
+from pyspark_diff.trace.local_objects import UNSUPPORTED
 
 #: The begin of the names of private directories.
 PREFIX = "pyspark_diff-"
@@ -40,7 +40,7 @@ def make_locked(folder: Path) -> tuple[str, int]:
         try:
             os.rename(scratch, os.path.join(root, "lock"))
         except OSError as error:
-            if error.errno not in NO_RENAME:
+            if error.errno not in UNSUPPORTED:
                 raise
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)

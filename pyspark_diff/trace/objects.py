@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ PROBE = "probe-"
 INBOX = "inbox"
 #: The folders of a store. What else lies below its root is somebody else's.
 FOLDERS = ("commits", "data", "floor", INBOX, "readers")
+#: The folder in which Databricks mounts the volumes of Unity Catalog.
+VOLUMES = "/Volumes"
+_VOLUME = re.compile(r"(dbfs:)?/*(/Volumes/[^/]+/[^/]+/[^/]+(?:/[^/]+)*)/*")
 #: What the parts of names are that we give.
 SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,254}")
 
@@ -52,6 +56,8 @@ class Objects(ABC):
     """The objects below one root."""
 
     root: str
+    #: Whether a listing has each object that was created before.
+    lists_all = False
 
     @abstractmethod
     def create(self, name: str, parts: Sequence[Part]) -> bool:
@@ -132,6 +138,24 @@ class Objects(ABC):
                 self.delete([name])
             except StorageError:
                 pass  # vacuum finds it
+
+
+def volume_url(path: str) -> str | None:
+    """The URL of a folder in a volume of Unity Catalog; None if a path leads to none.
+
+    On macOS, disks are mounted in the folder of this name. There a volume needs ``dbfs:``.
+
+    Examples
+    --------
+    >>> volume_url("dbfs:/Volumes/catalog/schema/volume/store/")
+    'dbfs:///Volumes/catalog/schema/volume/store'
+    >>> volume_url("/Volumes/catalog") is None
+    True
+    """
+    match = _VOLUME.fullmatch(path)
+    if match is None or match[1] is None and (sys.platform == "darwin" or path.startswith("//")):
+        return None
+    return None if {".", ".."} & set(match[2].split("/")) else f"dbfs://{match[2]}"
 
 
 def redacted(text: str) -> str:

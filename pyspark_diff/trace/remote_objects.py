@@ -58,6 +58,8 @@ class RemoteObjects(Objects):
         ``memory://name``, which is gone with the process.
     """
 
+    lists_all = True
+
     def __init__(self, url: str):
         there = urlsplit(url)
         if there.password is not None or there.query or there.fragment:

@@ -8,15 +8,16 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_diff.errors import StorageError
 from pyspark_diff.trace.local_objects import LocalObjects
-from pyspark_diff.trace.objects import Objects, redacted
+from pyspark_diff.trace.objects import Objects, redacted, volume_url
 from pyspark_diff.trace.remote_objects import RemoteObjects
+from pyspark_diff.trace.volume_objects import VolumeObjects
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 _REMOTE = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "memory"})
 
 
 def objects_at(root: str | os.PathLike[str]) -> Objects:
-    """The objects below a path, a ``file:`` URL, or the URL of an object store.
+    """The objects below a path, a ``file:`` URL, a volume, or the URL of an object store.
 
     Examples
     --------
@@ -32,6 +33,9 @@ def objects_at(root: str | os.PathLike[str]) -> Objects:
             "s3://bucket/folder"
         )
     path = os.fspath(root)
+    volume = volume_url(path)
+    if volume is not None:
+        return VolumeObjects(volume)
     scheme = _SCHEME.match(path)
     if scheme is None:
         return LocalObjects(path)
@@ -41,6 +45,7 @@ def objects_at(root: str | os.PathLike[str]) -> Objects:
     if scheme[1].lower() != "file" or there.netloc not in ("", "localhost"):
         raise StorageError(
             f"the root of a store is {redacted(path)!r}; it can be the path of a folder, or a URL "
-            f"that begins with file:, {', '.join(sorted(f'{name}://' for name in _REMOTE))}"
+            f"that begins with file:, dbfs:/Volumes/, "
+            f"{', '.join(sorted(f'{name}://' for name in _REMOTE))}"
         )
     return LocalObjects(unquote(there.path))

@@ -36,7 +36,7 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.trace import cache, held_batches
 from pyspark_diff.trace.cache import local_copy, upload
-from pyspark_diff.trace.local_objects import NO_RENAME, UNSUPPORTED
+from pyspark_diff.trace.local_objects import UNSUPPORTED
 from pyspark_diff.trace.locked_folders import PREFIX, make_locked, remove_locked, remove_orphans
 
 #: How the name of a file ends that is being written.
@@ -270,7 +270,7 @@ def put_in_place(scratch: str, path: str) -> None:
     try:
         os.replace(scratch, path)
     except OSError as error:
-        if error.errno not in NO_RENAME:
+        if error.errno not in UNSUPPORTED:
             raise
         shutil.copyfile(scratch, path)
         os.unlink(scratch)
