@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from unittest import mock
 
@@ -167,6 +168,27 @@ def result(every, k, t, at, mode):
     most=st.sampled_from([1, 4, 100]),
 )
 def test_join(batches, new, rounds, buckets, most):
+    check_join(batches, new, rounds, buckets, most)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_join_of_many_events_of_each_key(seed):
+    """More than an insertion sort takes at once: their runs are merged."""
+    chance = random.Random(seed)
+
+    def drawn(count, first, last):
+        return [(chance.randrange(2), chance.randrange(-9, 9), chance.randint(first, last),
+                 chance.choice([-2, -1, 1, 2])) for _ in range(count)]
+
+    batches = [
+        ([(k, v, t, chance.randrange(3), d) for k, v, t, d in drawn(40, 0, LOWER - 1)], True)
+        for _ in range(3)
+    ]
+    rounds = [(drawn(40, LOWER, LOWER + 20), drawn(40, LOWER, LOWER + 20)) for _ in range(3)]
+    check_join(batches, drawn(60, LOWER, LOWER + 20), rounds, 2, 4)
+
+
+def check_join(batches, new, rounds, buckets, most):
     """Rounds of new updates of ours, after each of which some of theirs are added."""
     outside = [(k, v, t, 0, d) for k, v, t, d in new]
     index = index_of([*batches, (outside, False)], buckets)

@@ -400,6 +400,31 @@ def test_a_loop_that_returns_at_its_limit(spark, monkeypatch, most):
         assert len(done) == 2
 
 
+def test_what_a_loop_costs_is_told_by_operator(spark, monkeypatch):
+    """The costs of a step are those of its operators, and each runs at most once an iteration."""
+    done = []
+    run = IndexedLoop.run
+    monkeypatch.setattr(IndexedLoop, "run", lambda loop: done.append(run(loop)))
+    with Dataflow(spark, runner="local") as flow:
+        edges, session = flow.input("edges", "src long, dst long")
+        start = edges.where("src = 0").select("src").distinct()
+        start.iterate(lambda now: start.union(
+            now.join(edges, "src").select(F.col("dst").alias("src"))).distinct()).keep()
+        session.insert([(node, node + 1) for node in range(50)])
+        flow.advance_to(1)
+        session.insert([(50, 51)])
+        flow.advance_to(2)
+        report = flow.last_report
+    assert len(done) == 2
+    for total in "rows_in", "rows_read", "rows_out":
+        assert getattr(report, total) == sum(getattr(c, total) for c in report.costs.values())
+    assert report.local_runs == sum(cost.driver_runs for cost in report.costs.values())
+    (join,) = [cost for node, cost in report.costs.items() if node.kind == "join"]
+    # It takes in the new edge and the node at its end, and reads one node, at the edge's begin.
+    assert (join.rows_in, join.rows_read, join.rows_out) == (2, 1, 1)
+    assert 0 < join.driver_runs <= len(report.iterations)
+
+
 def test_what_overflows_is_told_by_the_others(spark):
     with Dataflow(spark, runner="local") as flow:
         numbers, session = flow.input("numbers", "n long")

@@ -500,10 +500,13 @@ def several(data, layout):
 def test_few_rows_are_consolidated_as_many(data, layout, pairs):
     if pairs:
         layout = Layout(layout.types, layout.hash_mask, data.draw(layouts))
-        columns = [st.lists(VALUES[kind], min_size=6, max_size=6) for kind in layout.all_types]
+        rows = data.draw(st.sampled_from([1, 6]))
+        columns = [
+            st.lists(VALUES[kind], min_size=rows, max_size=rows) for kind in layout.all_types
+        ]
         given = [data.draw(column) for column in columns]
         time, diff = (
-            np.array(data.draw(st.lists(one, min_size=6, max_size=6)), np.int64)
+            np.array(data.draw(st.lists(one, min_size=rows, max_size=rows)), np.int64)
             for one in (few, small)
         )
         updates = layout.encode(
@@ -518,8 +521,10 @@ def test_few_rows_are_consolidated_as_many(data, layout, pairs):
         assert rows_of(layout, found.updates) == rows_of(layout, right.updates)
         assert found.updates.key64.tolist() == right.updates.key64.tolist()
         assert found.starts.tolist() == right.starts.tolist()
-        if pairs:
+        if pairs and len(found.updates):
             assert found.key_starts.tolist() == right.key_starts.tolist()
+        elif not pairs:
+            assert found.key_starts is None and right.key_starts is None
 
 
 @many
@@ -1222,11 +1227,27 @@ def test_products_of_diffs_beyond_64_bits_are_refused(a, b):
                     list(piece())
 
 
-def test_products_beyond_64_bits_are_refused_where_histories_are_long(monkeypatch):
+@pytest.mark.parametrize("at", [(), (0,)])
+@pytest.mark.parametrize("a, b", [(2**62, -2), (-(2**63), 1), (3, 5)])
+def test_a_product_of_diffs_that_are_stored_once_is_stored_once(a, b, at):
+    """An array with one number for several pairs has no number for the others."""
+    keys = np.arange(3)
+    sides = [Reached([], [], runs_of(Updates(keys, None, 1, x, keys)), 0) for x in (a, b)]
+    met = [part for piece in join(*sides, at, None, 10).pieces for part in piece()]
+    assert all(np.shape(part.diff) in ((), (len(part),)) for part in met)
+    found = [diff for part in met for diff in np.broadcast_to(part.diff, len(part)).tolist()]
+    assert found == [a * b] * 3
+
+
+@pytest.mark.parametrize("lead", [-1, 0, 1])
+def test_products_beyond_64_bits_are_refused_where_histories_are_long(monkeypatch, lead):
     monkeypatch.setattr(join_kernel, "LONG", 1)
-    time = np.arange(80)
-    rows = Updates(np.full(80, 7), None, time, np.where(time % 2, -(2**62), 2**62), time // 2)
-    sides = [Reached([], [], consolidate(rows), 0) for _ in range(2)]
+    sides = []
+    for first in 1, 1 + lead:  # the side that comes first is met by the other one
+        time = np.arange(80)
+        diff = np.where(time % 2, -(2**62), 2**62)
+        rows = Updates(np.full(80, 7), None, first + time, diff, time // 2)
+        sides.append(Reached([], [], consolidate(rows), 0))
     with pytest.raises(DiffOverflowError):
         for piece in join(*sides, (), None, 10_000).pieces:
             list(piece())

@@ -74,6 +74,16 @@ def test_blocks(values, scales, larger, whole):
             assert met + close == 1 or not holds
 
 
+@pytest.mark.parametrize("stage", [
+    Within("b", "v", None), Near("b", "v", None), Beyond("b", "v", None, True),
+    Beyond("b", "v", None, False),
+])
+def test_a_null_has_no_blocks(stage):
+    """No comparison with a null holds."""
+    (five,) = blocks(stage, pa.array([5])).values()
+    assert blocks(stage, pa.array([None, 5, None])) == {0: [], 1: five, 2: []} and five
+
+
 def accumulated(table):
     """What the updates of a table come to: by time and block the diff."""
     found: Counter = Counter()

@@ -331,6 +331,26 @@ def test_a_time_that_stays_readable_has_no_correction(spark, name, options):
         assert rows_of(flow) == before
 
 
+def refusing_sum(key, values):
+    total = sum(value * count for (value,), count in values)
+    if total < 0:
+        raise ValueError("a negative sum")
+    return [(total,)]
+
+
+def test_a_later_row_corrects_without_a_removal(spark):
+    """No update cancels out. The refused sum is that of a time that ends with the step."""
+    with Dataflow(spark, buckets=2, runner="local") as flow:
+        rows, session = flow.input("rows", "k long, v long")
+        rows.reduce(refusing_sum, "total long", "k").keep("o")
+        session.insert([(1, -5), (2, 3)])
+        with pytest.raises(FunctionError):
+            flow.advance_to(1)
+        session.insert([(1, 7)])
+        flow.advance_to(2)
+        assert rows_of(flow) == {(1, 2): 1, (2, 3): 1}
+
+
 def test_the_error_names_the_correction_and_what_is_not_corrected(spark):
     case = CASES["division by zero"]
     with opened(spark, case, "local") as (flow, session):

@@ -38,6 +38,8 @@ KINDS = {
 @example("alike but for the lowest bits", 70_000, 1)
 @example("hashes", 70_000, 2)
 @example("ends", 5000, 3)
+@example("in order", 70_000, 4)
+@example("backwards", 5000, 5)
 def test_rows_are_in_order(kind, rows, seed):
     values = KINDS[kind](np.random.default_rng(seed), rows).astype(np.int64)
     before = values.copy()
@@ -65,6 +67,17 @@ def test_rows_that_upper_bits_do_not_tell_are_left_to_a_sort(monkeypatch):
     asked = []
     monkeypatch.setattr(order.np, "argsort", lambda *a, **k: asked.append(1) or _argsort(*a, **k))
     assert (order.order_of(values) == _argsort(values, kind="stable")).all() and asked
+
+
+def test_hashes_are_told_apart_by_upper_bits(monkeypatch):
+    values = KINDS["hashes"](np.random.default_rng(1), 100_000)
+    right = np.argsort(values, kind="stable")
+
+    def refuse(*_, **__):
+        raise AssertionError("these rows are in order of their upper bits")
+
+    monkeypatch.setattr(order.np, "argsort", refuse)
+    assert (order.order_of(values) == right).all()
 
 
 _argsort = np.argsort

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import uuid
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from pyspark_diff.errors import StorageError
+from pyspark_diff.errors import DamagedStateError, StorageError
 from pyspark_diff.kernels.updates import Updates
-from pyspark_diff.trace import cache, held_batches, manifest
+from pyspark_diff.trace import cache, held_batches, manifest, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, Paths
 from pyspark_diff.trace.roots import objects_at
 
@@ -74,3 +76,22 @@ def test_folders_of_a_store_in_memory_are_apart():
     read = [objects.read("commits/1") for objects in (first, second, whole)]
     assert read == [b"one", b"two", b"three"]
     assert whole.read("a/commits/1") == b"one"
+
+
+@pytest.mark.parametrize("part", [None, "data", "data/folder", "file"])
+def test_a_file_is_opened_in_another_process_unless_a_link_leads_to_it(
+    tmp_path, monkeypatch, part
+):
+    monkeypatch.setattr(storage, "_checked", set())  # as another process begins
+    (tmp_path / "data/folder").mkdir(parents=True)
+    table = pa.table({"x": [1, 2]})
+    path, _ = storage.write_lasting(str(tmp_path / "data/folder/00000.arrow"), table)
+    storage._checked.clear()
+    if part is None:
+        assert storage.read_table(path) == table
+        return
+    place = Path(path) if part == "file" else tmp_path / part
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedStateError, match="is a symbolic link, and is not followed"):
+        storage.read_table(path)

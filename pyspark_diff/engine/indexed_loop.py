@@ -25,7 +25,7 @@ from pyspark_diff.engine.state import IterationReport
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.kernels.indexed_join import OURS, OURS_KEY, PRODUCT, THEIRS, WHEN, WHERE, join_new
 from pyspark_diff.kernels.indexed_replay import replay_new, visits
-from pyspark_diff.kernels.key_index import MOST, PAST, TOP, KeyIndex
+from pyspark_diff.kernels.key_index import MOST, PAST, READ, TOP, KeyIndex
 from pyspark_diff.kernels.key_ranges import shards_of
 from pyspark_diff.kernels.key_replay import BOTH
 from pyspark_diff.kernels.updates import Int64, Updates, concat
@@ -155,16 +155,11 @@ class IndexedLoop:
             self._team.close()
 
     def _count_all(self) -> None:
-        """Times go into the report, and what was looked up: what indices hold, and were not given.
-        """
+        """Add the times, and the rows of older batches that the indices read, to the report."""
         report = self._step.report
-        held: dict[Node, int] = {}
         for (reader, _), shards in self._indices.items():
-            held[reader] = held.get(reader, 0) + sum(int(index.counts[TOP]) for index in shards)
-        for node, rows in held.items():
-            cost = report.costs.of(node)
-            read = max(0, rows - cost.rows_in)
-            cost.rows_read += read
+            read = sum(int(index.counts[READ]) for index in shards)
+            report.costs.of(reader).rows_read += read
             report.rows_read += read
         for node, seconds in self._seconds.items():
             if node in report.costs or seconds >= NOTED:
@@ -371,18 +366,20 @@ class IndexedLoop:
         # What is outside has nothing new at later coordinates, that would meet what is new now.
         both = left.loop is not None and right.loop is not None
         found: list[Numbers] = []
+        ran = False
         for ours, theirs in order:
             alone = (node, theirs) not in self._indices and self._is_empty(node.arranged[theirs])
             rows = None if alone and not both else self._new(node.arranged[ours], at)
             if rows is None:
                 continue
+            ran = True
             self._count(node, rows_in=sum(map(len, rows)))
             if not alone:
                 found += self._pairs(node, ours, rows, at)
             if both:
                 for index, part in zip(self._index(node, ours), rows):
                     index.add(part.keys, part.values, part.times, part.diffs, at)
-        self._count(node, runs=bool(found))
+        self._count(node, runs=ran)
         return found
 
     def _count(self, node: Node, rows_in: int = 0, rows_out: int = 0, runs: int = 0) -> None:

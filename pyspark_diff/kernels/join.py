@@ -452,10 +452,15 @@ def product(a: PerRow, b: PerRow) -> PerRow:
     """
     if not np.size(a) or not np.size(b):
         return 1
+    if not (np.ndim(a) or np.ndim(b)):
+        whole = int(a) * int(b)
+        if not -(2**63) <= whole < 2**63:
+            raise DiffOverflowError(TOO_LARGE)
+        return whole
     reach = [max(abs(int(np.min(x))), abs(int(np.max(x)))) for x in (a, b)]
     if reach[0] * reach[1] < 2**63:
         return a * b
-    a, b = np.broadcast_arrays(*np.atleast_1d(a, b))
+    a, b = np.broadcast_arrays(a, b)
     found = a * b
     # Floats tell where it may be too large, and whole numbers of any size whether it is.
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))

@@ -30,9 +30,10 @@ VALUE, TIME, AT, DIFF, RANK = range(5)
 KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED, LOW, HIGH, ROOM = range(10)
 #: Parts of a batch: addresses of its columns, or zero and what all rows share; and its rows.
 KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENGTH = range(9)
-#: Counters of an index: slots, events, those of them that are not garbage, with the room that keys
-#: have, events that were added, and whether a diff is too large for sums of them to be safe.
-SLOTS, TOP, LIVE, ADDED, WIDE = range(5)
+#: Counters of an index: slots, and events. Then those of them that are not garbage, with the room
+#: that keys have, and those that were added. Then whether a diff is too large for sums of them to
+#: be safe, and the rows of batches from before the step that were read.
+SLOTS, TOP, LIVE, ADDED, WIDE, READ = range(6)
 #: The next one that was added, in the place of a rank.
 NEXT = RANK
 
@@ -81,7 +82,7 @@ class KeyIndex:
         self.slots = np.empty((16, 10), np.int64)
         self.arena = np.empty((64, 5), np.int64)
         self.added = np.empty((16, 5), np.int64)
-        self.counts = np.zeros(5, np.int64)
+        self.counts = np.zeros(6, np.int64)
 
     @property
     def wide(self) -> bool:
@@ -341,6 +342,8 @@ def gathered(arena, top, files, begin, end, cursors, key, counts):  # type: igno
             arena[top, DIFF] = part(files, f, DIFFS, DIFF_OF_ALL, row)
             if large(arena[top, DIFF]):
                 counts[WIDE] = 1
+            if arena[top, TIME] == PAST:
+                counts[READ] += 1
             top += 1
             row += 1
     return arena, top
