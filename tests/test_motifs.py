@@ -272,7 +272,7 @@ def test_what_has_no_place_in_the_result_is_told(spark):
     with pytest.raises(SchemaError, match="'src', and the result has 'a', 'b'"):
         graphs.find(edges, "(x)-[e]->(y)", src="a", dst="b")
     nodes = spark.createDataFrame([(1, 2)], "node long, id long")
-    with pytest.raises(SchemaError, match="the nodes have a column 'id', and the result has 'node'"):
+    with pytest.raises(SchemaError, match="nodes have a column 'id', and the result has 'node'"):
         graphs.find(edges.select("a", "b"), "(x)", nodes, src="a", dst="b")
     with pytest.raises(SchemaError, match="this is a int"):
         graphs.find(edges, 7)
