@@ -47,7 +47,7 @@ def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
 def merged(path):
     """What a task gives that merges one file."""
     do = tasks.merge_buckets([(Merge({0: [str(path)]}, str(path.parent), None, 1000), 0)])
-    return list(tasks.told(do)(0))
+    return list(tasks.with_errors(do)(0))
 
 
 def test_an_error_of_a_file_that_may_pass_is_for_spark_to_try_again(tmp_path, monkeypatch):

@@ -469,7 +469,7 @@ def test_check_refuses_a_negative_multiplicity(flow):
     session.flush()
     with pytest.raises(NegativeMultiplicityError) as found:
         flow.step()
-    assert "at time 4 ('a',) stands with the multiplicity -1" in str(found.value)
+    assert "at time 4 ('a',) has the multiplicity -1" in str(found.value)
     assert "input 'words' at time 4: ('a',) with diff -2" in str(found.value)
     assert rows_of(kept.at(0)) == Counter([("a",)])
     (dropped,) = session.discard()

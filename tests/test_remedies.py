@@ -279,7 +279,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
         lambda g: g.fed((9, 9))[1].at(),
         lambda g: _mended(g),
     ),
-    "pass allow_negative=True to a function that can make sense": (
+    "pass allow_negative=True if the function supports it": (
         _negative, lambda g: _negative(g, allow_negative=True)
     ),
     "this cannot be added after the first step": (

@@ -1,20 +1,19 @@
-"""Compaction of arrangements: what their readers find in them, how far times may be advanced, and
-which batches are merged.
+"""Compaction of arrangements: the views of their readers, the limit of times, and merges.
 
-With the holds: the frontiers up to which readers have read, and those from which on users may ask::
+A hold is the frontier up to which a reader has read, or from which on users may read::
 
-    since = join(what it was, meet of all holds)
+    since = join(old since, meet of all holds)
 
-and no merge takes in batches from both sides of a reader's frontier.
+and no merge has batches from both sides of a reader's frontier.
 
-Where times are structs, holds are antichains, and times are advanced in their first field alone, to
-the least first field ``s`` of the hold ``H``. As ``join(t, (s, 0, …))`` is what ``t`` becomes, and
+If times are structs, holds are antichains, and compaction advances times in their first field only,
+to the least first field ``s`` of the hold ``H``. A time ``t`` becomes ``join(t, (s, 0, …))``, and
 each ``h`` in ``H`` is beyond ``(s, 0, …)``::
 
     t <= u  iff  join(t, (s, 0, …)) <= u        for every u beyond H
 
-so all sums there stay as they are. To advance a time in all its fields, to the meet of ``join(t,
-h)`` over ``H``, would tell fewer times apart.
+so all sums beyond ``H`` stay equal. The meet of ``join(t, h)`` over ``H`` would advance times in
+all fields, and would merge more times.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from pyspark_diff.trace.spine import Trace
 
 @dataclass(frozen=True)
 class Compaction:
-    """The rules by which one graph's arrangements are kept.
+    """The rules of compaction for the arrangements of a graph.
 
     Parameters
     ----------
     graph : Graph
     settings : Settings
     kept : Kept
-        From when on updates can be taken back.
+        The holds of collections whose updates can be rolled back.
     """
 
     graph: Graph
@@ -50,7 +49,7 @@ class Compaction:
     kept: Kept = Kept()
 
     def view(self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain) -> View:
-        """The files of an arrangement, as a reader sees them that goes from lower to upper."""
+        """The files of an arrangement for a reader that goes from lower to upper."""
         old: list[Batch] = []
         new: list[Batch] = []
         both: list[Batch] = []
@@ -83,9 +82,9 @@ class Compaction:
     def hold(
         self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> Antichain:
-        """The frontier from which on somebody may still read; empty where nobody will."""
-        # The last time before it is kept apart: all of the past lies there then, and not where it
-        # would be beyond what has been processed, for readers that come later.
+        """The frontier from which on a reader may still read; empty without readers."""
+        # The last time before the frontier stays distinct: the past moves to this time, so that
+        # later readers see it as processed.
         found = last_before(meet_all(self._reading(node, frontiers, upper)))
         if node in self.settings.holds:
             found = found.meet(self.settings.holds[node])
@@ -94,15 +93,15 @@ class Compaction:
     def _reading(
         self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> list[Antichain]:
-        """The frontiers of those that may still read."""
+        """The frontiers of the remaining readers."""
         found = [frontiers[reader] for reader in self.graph.readers[node]]
-        # Where times are structs, what it gave in earlier steps may lie in the interval of a later
-        # one, like what it gave in the same step at other coordinates.
+        # If times are structs, output of earlier steps may lie in the interval of a later step,
+        # like output of the same step at other coordinates.
         own = isinstance(node, Reader) and (
             node.recalls or self.settings.open and node.loop is not None
         )
         if isinstance(node, Keyed) and node.kernel is not None and node.kernel.looks_at_complete:
-            found.append(frontiers[node])  # what becomes complete in the step is told apart in it
+            found.append(frontiers[node])  # times that become complete in the step stay distinct
         elif own or (isinstance(node, Keyed) and node.kernel is not None):
             found.append(upper)  # it reads its own past itself
         if node in self.kept.nodes:
@@ -112,19 +111,18 @@ class Compaction:
     def since(
         self, node: Arranged, trace: Trace, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> Antichain:
-        """How far times may be advanced: as far as nobody reads behind it."""
+        """The frontier to which times may be advanced: no reader reads before it."""
         hold = self.hold(node, frontiers, upper)
         if self.readable(node):
             end = upper.bound
             if self.settings.keep_history or end is None:
                 return trace.since
             hold = hold.meet(last_before(upper))  # the latest complete time stays readable
-        # Where the first step completes nothing, there is no time before.
+        # If the first step completes no time, the hold has no time before it.
         return trace.since.join(hold)
 
     def forward(self, node: Node, trace: Trace, at: Antichain) -> Trace:
-        """The trace when nothing has come, and all that has to do with the node is at a frontier.
-        """
+        """The trace of a node without new updates, when it and its readers are at a frontier."""
         if not isinstance(node, Arranged):
             raise TypeError(f"{node!r} keeps nothing")
         every: list[Node] = [node, *self.graph.readers[node]]
@@ -142,7 +140,7 @@ class Compaction:
     def needed(
         self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> bool:
-        """Whether anybody will look into the arrangement again."""
+        """Whether the arrangement will have a reader again."""
         if self.readable(node):
             return True
         readers = self.graph.readers[node]
@@ -150,7 +148,7 @@ class Compaction:
             isinstance(reader.kernel, ReplayKernel) and not reader.kernel.stateful
             and upper.precedes(frontiers[reader]) for reader in readers
         ):
-            return False  # they have seen it, and do not look back
+            return False  # all readers have read it, and need no old updates
         return not self.hold(node, frontiers, upper).is_empty
 
     def fences(self, node: Arranged, frontiers: Mapping[Node, Antichain]) -> list[Antichain]:
@@ -159,7 +157,7 @@ class Compaction:
 
 
 def last_before(frontier: Antichain) -> Antichain:
-    """The last time that is complete at a frontier, as one; of structs in their first field."""
+    """The last complete time of a frontier; for structs the last time in their first field."""
     if frontier.is_empty:
         return frontier
     least = frontier.elements[0]

@@ -1,4 +1,4 @@
-"""Costs: what each operator did in a step."""
+"""Costs: the rows, seconds and runs of each operator in a step."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.work import BucketResult
 
-#: Seconds from which on the time of an operator is told that took nothing in.
+#: Seconds from which on a report contains an operator without input rows.
 NOTED = 1e-3
 
 
 @dataclass
 class Cost:
-    """What one operator did in one step. It holds state while the step runs.
+    """The cost of one operator in one step. It holds state while the step runs.
 
     Parameters
     ----------
     rows_in : int
-        Update rows that it took in.
+        Number of input update rows.
     rows_read : int
-        Rows of older batches that it looked at for them.
+        Number of rows that were read of older batches.
     rows_out : int
-        Update rows that it gave.
+        Number of output update rows.
     seconds : float
-        Wall time, with what Spark evaluated for it.
+        Wall time, including Spark's evaluation of the input.
     driver_runs, spark_runs : int
-        How often it ran on the driver, and as a Spark job or a part of one.
+        Numbers of runs on the driver, and as a Spark job or a part of a job.
     buckets : dict of int to (int, int, float)
-        Of what ran in tasks of Spark: by bucket rows in, rows read, and the task's seconds.
+        For Spark tasks: rows in, rows read, and the task's seconds, by bucket.
     """
 
     rows_in: int = 0
@@ -41,7 +41,7 @@ class Cost:
     buckets: dict[int, tuple[int, int, float]] = field(default_factory=dict)
 
     def took(self, results: Iterable[BucketResult], on_spark: bool) -> None:
-        """Results of a run count."""
+        """Add the results of a run."""
         for result in results:
             self.rows_in += result.rows_in
             self.rows_read += result.rows_read
@@ -54,7 +54,7 @@ class Cost:
         self.ran(on_spark)
 
     def ran(self, on_spark: bool) -> None:
-        """It was run once more."""
+        """Count a run."""
         if on_spark:
             self.spark_runs += 1
         else:
@@ -62,17 +62,17 @@ class Cost:
 
     @property
     def where(self) -> str:
-        """Where it ran: ``driver``, ``spark``, or both."""
+        """The places of its runs: ``driver``, ``spark``, or both."""
         places = [("driver", self.driver_runs), ("spark", self.spark_runs)]
         return ", ".join(name for name, runs in places if runs)
 
 
 class Costs(dict[Node, Cost]):
-    """The costs of a step by operator; one that did nothing has none."""
+    """The costs of a step by operator, for operators that ran."""
 
     def of(self, node: Node) -> Cost:
-        """An operator's cost, to which more is added."""
-        found = self.get(node)
-        if found is None:
-            found = self[node] = Cost()
-        return found
+        """The mutable cost of an operator."""
+        cost = self.get(node)
+        if cost is None:
+            cost = self[node] = Cost()
+        return cost

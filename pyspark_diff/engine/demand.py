@@ -1,10 +1,10 @@
-"""Demand: which columns each node has to give, and how often what it gives is evaluated.
+"""Demand: the needed columns of each node, and the number of evaluations of its output.
 
 A column is computed only if a sink or a keyed operator downstream needs it::
 
     wanted(n) = union of needs(m, wanted(m)) over the readers m of n
 
-What goes round in a loop goes round whole, so that no circle has to be followed.
+The feedback of a loop has all columns, so that demand needs no fixed point.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pyspark_diff.operators.node import Input, Keyed, Linear, Node, Reader, Shar
 def wanted_of(
     program: Program, least: Mapping[Node, frozenset[str]] = MappingProxyType({})
 ) -> Mapping[Node, frozenset[str]]:
-    """Columns of each node that somebody reads.
+    """The columns of each node that have a reader.
 
     Parameters
     ----------
     program : Program
     least : mapping of Node to frozenset of str, optional
-        Columns that nodes give in any case: those that have run go on as they are, also where what
-        read them is gone.
+        Columns that nodes have in any case: nodes that have run keep their columns, also without
+        their old readers.
     """
     wanted = {node: least.get(node, frozenset[str]()) for node in program.nodes}
     for node in (*program.sinks, *program.results.values()):
@@ -40,7 +40,7 @@ def wanted_of(
 
 
 def readings_of(program: Program) -> Mapping[Node, int]:
-    """How many operators evaluate what each node gives."""
+    """The number of operators that evaluate each node's output."""
     return _counted(program)[0]
 
 
@@ -50,7 +50,7 @@ def worth_sharing(program: Program) -> frozenset[Node]:
 
 
 def _counted(program: Program) -> tuple[dict[Node, int], frozenset[Node]]:
-    """The readings of each node, when all expressions that are worth it are shared."""
+    """The readings of each node, with worthwhile expressions shared; and these expressions."""
     readings = {node: 0 for node in program.nodes}
     for node in program.results.values():
         readings[node] += 1
@@ -58,8 +58,8 @@ def _counted(program: Program) -> tuple[dict[Node, int], frozenset[Node]]:
     for node in reversed(program.nodes):
         passed = _passed_on(node, readings[node])
         if passed > 1 and isinstance(node, Linear):
-            # What needs no Spark costs less than to keep it; and only where times stay what they
-            # are can updates be told by time afterwards.
+            # A portable stage costs less than storing its output. The rows of an output can be
+            # divided by time later only if the stage keeps times.
             if not node.stage.portable and node.stage.keeps_time_and_diff:
                 shared.add(node)
                 passed = 1
@@ -69,12 +69,12 @@ def _counted(program: Program) -> tuple[dict[Node, int], frozenset[Node]]:
 
 
 def _passed_on(node: Node, readings: int) -> int:
-    """How often the inputs of a node are evaluated if its output is evaluated so many times."""
+    """The number of evaluations of a node's inputs for a number of evaluations of its output."""
     if isinstance(node, (Input, Reader)):
         return 0
     if isinstance(node, (Keyed, Shared, EnterAt, Move)):
         return 1
     if isinstance(node, Inspect):
         return readings + 1
-    # What a variable starts with is there at first, and taken back then.
+    # The start of a variable is inserted in the first iteration, and retracted in the second.
     return 2 * readings if isinstance(node, Variable) else readings

@@ -1,6 +1,6 @@
-"""Evaluation of feeds: into files, once for all that read them, or into tables to be shown.
+"""Evaluation of feeds: into files, once for all readers, or into tables for the user.
 
-For update rows ``S`` and a chain of linear operators ``f``, all give the updates ``f(S)``.
+For update rows ``S`` and a chain of linear operators ``f``, each result has the updates ``f(S)``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Evaluation:
     spark : SparkRunner
     local : LocalRunner
     directory : callable
-        Gives a new directory of the step.
+        Returns a new directory of the step.
     written : list of str
-        Where the files that are written are noted.
+        The list to which the paths of new files are appended.
     """
 
     def __init__(
@@ -50,35 +50,35 @@ class Evaluation:
         return self.written_out(Feed(source), source.schema)
 
     def written_out(self, feed: Feed, schema: Schema) -> UpdateRows:
-        """The rows of a feed, its chain applied, in files."""
-        made = self._spark.materialise(feed, schema, self._directory("rows"))
-        self._written.extend(made.paths)
-        return made
+        """The rows of a feed after its chain, in files."""
+        rows = self._spark.materialise(feed, schema, self._directory("rows"))
+        self._written.extend(rows.paths)
+        return rows
 
     def put_off(self, node: Node, feed: Feed) -> Feed:
-        """A feed that a node reads in a later step: at rest, and with nothing left to fail on.
+        """A feed for a later step of a node: stored, and without stages that may fail.
 
-        Else a later step could fail on updates that an earlier one was right to take in.
+        Otherwise a later step could fail on updates that an earlier step has accepted.
         """
         if any(stage.may_fail or self._settings.lasting for stage in feed.chain):
             needed = node.needs_of(self._graph.wanted[node], 0)
-            made = self.evaluated(node.inputs[0], feed, needed)
+            stored = self.evaluated(node.inputs[0], feed, needed)
             if feed.upper is None and not all(s.keeps_time_and_diff for s in feed.chain):
-                self._check_times(made)
-            return made
+                self._check_times(stored)
+            return stored
         if feed.source.passing:
             return replace(feed, source=self.materialised(feed.source))
         return feed
 
     def _check_times(self, feed: Feed) -> None:
-        """What has no place before the frontier of its source is found before it waits."""
+        """Check that no update lies beyond the frontier of its source, before the update waits."""
         if feed.until.end is not None:
             for table in self._local.tables(feed):
                 time = as_int64(table[TIME].combine_chunks()).to_numpy()
                 check_ceiling(time, feed.until.end)
 
     def evaluated(self, node: Node, feed: Feed, wanted: frozenset[str]) -> Feed:
-        """A feed of a node with its chain applied once, for all that read some columns of it."""
+        """A feed of a node after one evaluation of its chain, for all readers of some columns."""
         schema = node.schema.only(n for n in node.schema.names if n in wanted)
         source = feed.source
         if source.table is None or not self._settings.few(source.table.num_rows):

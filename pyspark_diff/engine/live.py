@@ -1,7 +1,7 @@
-"""What is known of a dataflow's Spark jobs while a step runs.
+"""The progress of a dataflow's Spark jobs while a step runs.
 
-    no Spark job in a step   ⟹  nothing is asked or told: it costs nothing
-    no bridge, or a broken one  ⟹  jobs are counted here, and nothing is known of their tasks
+    no Spark job in a step   ⟹  no call of the bridge, so no cost
+    no bridge, or a broken one  ⟹  jobs are counted here, and their tasks are unknown
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pyspark_diff.times import Antichain
 
 _numbers = itertools.count(1)
 
-#: Dataflows that nobody has closed, and that are no more. Their end may come in the middle of a
-#: call of the JVM, so another one tells it.
+#: Dataflows that were collected without being closed. A collection may happen during a call of the
+#: JVM, so a later call of another dataflow reports it.
 _gone: deque[tuple[Bridge, str]] = deque()
 
 NOTHING = JobCounts(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
@@ -31,7 +31,7 @@ _NAMES = [field.name for field in fields(JobCounts) if field.name != "running"]
 
 
 class StepJobs:
-    """The jobs of one step. It holds state; what is told of it never goes back."""
+    """The jobs of one step. It holds state; reported counts never fall."""
 
     def __init__(self, lower: Callable[[], Antichain]):
         self.lower = lower
@@ -42,7 +42,7 @@ class StepJobs:
         self._of_spark: Callable[[], JobCounts | None] = lambda: None
 
     def begin(self, bridge: Bridge, dataflow: str) -> None:
-        """There is a bridge, which has counted up to now what was before."""
+        """Count with a bridge, from its present counts on."""
         base = bridge.counts(dataflow)
 
         def since() -> JobCounts | None:
@@ -54,16 +54,16 @@ class StepJobs:
         self._of_spark = since
 
     def end(self) -> None:
-        """Another step begins, and what is counted from now on is of that."""
+        """Stop counting, since later counts belong to another step."""
         self.counts()
         self._of_spark = lambda: None
 
     def counts(self) -> JobCounts:
-        """What Spark has done for the step."""
+        """The counts of Spark's work for the step."""
         own = replace(NOTHING, jobs=self.jobs, jobs_done=self.jobs_done)
         found = self._of_spark() or own
         with self._lock:
-            # A bridge that breaks takes nothing back, nor does a thread that was overtaken.
+            # A broken bridge or a slower thread may report less than an earlier report.
             most = {n: max(getattr(found, n), getattr(self._last, n)) for n in _NAMES}
             self._last = found = replace(found, **most)
         return found
@@ -79,26 +79,25 @@ class Live:
 
     def __init__(self, spark: SparkSession):
         self._spark = spark
-        #: Names the dataflow among all that use this Spark, also from other drivers of it.
+        #: A name of the dataflow that is unique among all drivers of this Spark.
         self._name = f"dataflow-{os.getpid()}-{next(_numbers)}"
         self._bridge: Bridge | None = None
         self._gone: finalize[..., Live] | None = None
-        #: Of the last step that was begun, and of the last one that is over.
+        #: The last step that began, and the last step that ended.
         self.step = self.before = StepJobs(Antichain)
 
     def begin(self, lower: Callable[[], Antichain]) -> None:
-        """A step begins; Spark is told of it, and from where it goes on, when it has its first job.
-        """
+        """Begin a step; its first job reports the step and its lower frontier to the bridge."""
         self.step = StepJobs(lower)
 
     @contextmanager
     def job(self, label: Callable[[str], JobLabel]) -> Iterator[None]:
-        """Around a Spark job of the step.
+        """A context around a Spark job of the step.
 
         Parameters
         ----------
         label : callable
-            Says what it is for, given the name of the dataflow.
+            Returns the label of the job for the name of the dataflow.
         """
         step = self.step
         if not step.told:
@@ -129,17 +128,17 @@ class Live:
             bridge.begin(self._name, self.step.lower())
 
     def end(self, frontier: Callable[[], Antichain]) -> None:
-        """The step is over, committed or not; updates may yet come beyond a frontier."""
+        """End the step, committed or not, with the frontier of later updates."""
         if self.step.told and self._bridge is not None:
             self._bridge.end(self._name, frontier())
         self.before = self.step
 
     def frontier(self) -> Antichain | None:
-        """What the bridge holds to be complete; None where there is none, or it knows nothing."""
+        """The bridge's frontier of complete times; None without a bridge, or if it has none."""
         return None if self._bridge is None else self._bridge.frontier(self._name)
 
     def close(self) -> None:
-        """The dataflow is closed."""
+        """Remove the dataflow from the bridge."""
         self._forget()
         self._bridge = None
 

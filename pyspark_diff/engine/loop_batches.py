@@ -1,5 +1,5 @@
-"""What the arrangements of a loop on numbers take in during a step, and the batches that become of
-it: one for all iterations, but for those that gave many, or most.
+"""The new batches of arrangements in a loop on numbers: one batch for all iterations of a step,
+except for iterations with many updates, or with most of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, empty, one_or_all
 from pyspark_diff.runners.numbers import added_up
 
-#: So many updates of an arrangement at one coordinate are a batch of their own: to put those of all
-#: coordinates in order takes longer than to look into a batch more. Fewer are if they are most.
+#: From the first number on, the updates of one coordinate become a batch of their own: sorting the
+#: updates of all coordinates costs more than reading a further batch. The second number applies to
+#: a coordinate with most updates.
 MANY, MOST_OF = 1 << 20, 1 << 16
 
 
@@ -32,27 +33,27 @@ class Sorted:
         return int(self.keys.size)
 
     def within(self, begin: int, end: int) -> "Sorted":
-        """Some of the rows that lie side by side."""
-        one = slice(begin, end)
-        return Sorted(self.keys[one], self.values[one], self.times[one], self.diffs[one])
+        """A range of adjacent rows."""
+        rows = slice(begin, end)
+        return Sorted(self.keys[rows], self.values[rows], self.times[rows], self.diffs[rows])
 
 
-#: The same by shards.
+#: Sorted updates by shards.
 Parted = Sequence[Sorted]
 
 
 def batches_of(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]]:
-    """The updates of an arrangement by the batches that they become, the largest first: those of
-    one coordinate stay as they are if they are many or, as in a load, most of many."""
+    """The updates of an arrangement by future batches, the largest first. The updates of a
+    coordinate have their own batch if they are many or, like in a load, most of many."""
     sizes = [sum(map(len, rows)) for _, rows in parts]
-    every = sum(sizes)
-    alone = [size >= MANY or size >= MOST_OF and 4 * size >= 3 * every for size in sizes]
-    found = [[part] for part, own in zip(parts, alone) if own]
+    total = sum(sizes)
+    alone = [size >= MANY or size >= MOST_OF and 4 * size >= 3 * total for size in sizes]
+    batches = [[part] for part, own in zip(parts, alone) if own]
     rest = [part for part, own in zip(parts, alone) if not own]
     if rest:
-        found.append(rest)
-    found.sort(key=lambda batch: -sum(len(part) for _, rows in batch for part in rows))
-    return found
+        batches.append(rest)
+    batches.sort(key=lambda batch: -sum(len(part) for _, rows in batch for part in rows))
+    return batches
 
 
 def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
@@ -62,7 +63,8 @@ def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
         keys, values, times, diffs = one.keys, one.values, one.times, one.diffs
         codes: PerRow = at
         if ((values[1:] < values[:-1]) & (keys[1:] == keys[:-1])).any():
-            # What an operator gives comes in order of time: what goes may be less than what comes.
+            # Output is in order of time, so a retraction may have a greater value than an
+            # insertion before it.
             keys, values, times, diffs = added_up([(keys, values, times, diffs)])
     else:
         rows = [one for _, one in parts]

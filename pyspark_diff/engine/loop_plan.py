@@ -1,7 +1,7 @@
-"""Loops that run on numbers alone: whether one does, and what its operators are then.
+"""Plans of loops on numbers: the check of a loop's operators, and their forms for numbers.
 
-A loop has this form where every record is one number or a pair of them, and every operator in it is
-a join, an arrangement, a linear operator on numbers, or a replay that an index has a function for.
+A loop has this form if every record is one number or a pair of numbers. Every operator must be a
+join, an arrangement, a linear operator on numbers, or a replay that an index supports.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Planned:
     Parameters
     ----------
     stages : mapping of Node to callable
-        Of linear operators.
+        Functions of linear operators.
     columns : mapping of Node to tuple of str
-        Of arrangements: the key, and the value if there is one.
+        Columns of arrangements: the key, and the value if there is one.
     modes : mapping of Node to int
-        Of operators that replay a history.
+        Modes of operators that replay a history.
     """
 
     stages: Mapping[Node, OnNumbers]
@@ -43,7 +43,7 @@ class Planned:
 def planned(
     subgraph: Subgraph, wanted: Mapping[Node, frozenset[str]], sinks: Collection[Node]
 ) -> Planned | None:
-    """The form of a loop on numbers; None where it has none."""
+    """The form of a loop on numbers; None if an operator has no such form."""
     if isinstance(subgraph.loop, TimeScope):
         return None
     if subgraph.loop.depth != 1 or any(node in sinks for node in subgraph.nodes()):
@@ -79,12 +79,12 @@ def planned(
 
 
 def _plain(layout: Layout) -> bool:
-    """Whether a record is one number, or a pair of them."""
+    """Whether a record is one number, or a pair of numbers."""
     return layout.exact and (layout.value is None or layout.value.exact)
 
 
 def _mode(node: Reader, wanted: Mapping[Node, frozenset[str]]) -> int | None:
-    """What an operator gives of a key, as a replay over an index has it."""
+    """The mode of a replay over an index for an operator; None if the index does not support it."""
     kernel = node.kernel
     if isinstance(kernel, TopKKernel):
         if kernel.k == 1 and kernel.mode == "rows" and not kernel.from_back:

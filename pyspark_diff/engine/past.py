@@ -1,8 +1,8 @@
-"""What was there before of collections that something new is made of, as feeds.
+"""Backfill: the past of collections that new operators read, as feeds.
 
 For an `Imported` node of a collection ``A``, whose past is kept from ``since`` on::
 
-    what it gives first  =  the updates of A before the step, their times advanced to since
+    its first output  =  the updates of A before the step, their times advanced to since
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_diff.trace.arrangement import Arrangement
 
 
 def past_of(step: StepContext, node: Imported) -> tuple[Feed, ...]:
-    """What was there before, outside of loops."""
+    """The past of a node's collection, outside of loops."""
     return tuple(
         replace(feed, chain=(*feed.chain, *past.chain))
         for past in step.growth.pasts.get(node, ()) for feed in _held(step, past)
@@ -35,7 +35,7 @@ def past_of(step: StepContext, node: Imported) -> tuple[Feed, ...]:
 
 
 def past_in(step: StepContext, node: Imported) -> Iterator[tuple[Coordinate, Feed]]:
-    """The same where times are structs, and the coordinates at which it was there."""
+    """The past of a node's collection with struct times, each feed with its coordinate."""
     for past in step.growth.pasts.get(node, ()):
         for feed in _held(step, past):
             if not past.fields:
@@ -49,14 +49,14 @@ def past_in(step: StepContext, node: Imported) -> Iterator[tuple[Coordinate, Fee
             numbers = [as_int64(joined([c])).to_numpy() for c in pa.concat_tables(tables)]
             every, rows = np.unique(np.stack(numbers, 1), axis=0, return_counts=True)
             for at, count in zip(map(tuple, every.tolist()), rows.tolist()):
-                # Of all the rows that are read so many are there.
+                # The estimate of rows, since the feed reads all rows and selects these.
                 part = replace(feed, source=replace(feed.source, rows=count))
                 stages = (Entering(*pair) for pair in zip(past.fields, at))
                 yield at, replace(part, chain=(*feed.chain, *stages, *past.chain))
 
 
 def _held(step: StepContext, past: Past) -> list[Feed]:
-    """What was there before, nothing being made of it yet."""
+    """The feeds of a collection before the step, without the chain of its reader."""
     if isinstance(past.node, Constant):
         return [
             Feed(a.source.as_listed(), until=Antichain([cast(int, a.last) + 1]))
@@ -66,7 +66,7 @@ def _held(step: StepContext, past: Past) -> list[Feed]:
 
 
 def _arranged(step: StepContext, node: Arranged) -> Feed:
-    """The updates that an arrangement held before the step."""
+    """The updates of an arrangement before the step."""
     wanted = step.graph.wanted[node]
     trace, names = step.settled[node], node.stored(wanted)
     schema = node.schema.only(n for n in node.schema.names if n in names)
@@ -79,6 +79,6 @@ def _arranged(step: StepContext, node: Arranged) -> Feed:
         source = UpdateRows(schema, frame=frame, rows=trace.rows)
     until = trace.upper
     if since is not None and not step.settings.open:
-        # Another input may be further than this one is: its past is brought to a time there.
+        # Another input may be ahead of this input, so `since` may lie beyond this trace.
         until = until.join(Antichain([since + 1]))
     return Feed(source, until=until)

@@ -1,10 +1,10 @@
-"""Programs: nodes, what goes round in their loops, and which of them are run for their own sake.
+"""Programs: nodes, the feedback of their loops, and their sinks.
 
-A program is a value. What is printed of it has a line a node, each behind its inputs::
+A program is a value. Its text has a line for each node, after the lines of its inputs::
 
-    number kind(numbers of its inputs): what it gives
+    number kind(numbers of its inputs): output columns
 
-further in for each loop around it.
+with an indent for each loop around the node.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pyspark_diff.operators.node import Arranged, Input, Node
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Nodes that are to be run, and all that they are made of.
+    """Sinks and all nodes upstream of them.
 
     Parameters
     ----------
     sinks : tuple of Node
-        Nodes that are run for their own sake, each once.
+        Nodes that run without readers in the program, each once.
     nodes : tuple of Node
-        All nodes, each behind its inputs.
+        All nodes, each after its inputs.
     results : mapping of Variable to Node
-        What goes round to each variable, which comes behind the variable.
+        The feedback of each variable, which follows the variable in `nodes`.
     """
 
     sinks: tuple[Node, ...]
@@ -51,19 +51,19 @@ class Program:
 
     def _line(self, node: Node) -> str:
         inputs = ", ".join(str(self.numbers[source]) for source in node.inputs)
-        told = f"{'  ' * node.depth}{self.numbers[node]} {node.kind}({inputs})"
+        text = f"{'  ' * node.depth}{self.numbers[node]} {node.kind}({inputs})"
         if isinstance(node, Input):
-            told += f" {node.name}"
-        told += f": {', '.join(node.schema.names)}"
+            text += f" {node.name}"
+        text += f": {', '.join(node.schema.names)}"
         if isinstance(node, Arranged) and node.keeps:
-            told += f"; kept by ({', '.join(node.key)})"
+            text += f"; kept by ({', '.join(node.key)})"
         if isinstance(node, Variable) and node in self.results:
-            told += f"; goes on as {self.numbers[self.results[node]]}"
-        return told
+            text += f"; goes on as {self.numbers[self.results[node]]}"
+        return text
 
 
 def written(sinks: Iterable[Node]) -> Program:
-    """The program upstream of some sinks, as it is written."""
+    """The program upstream of some sinks, before its lowering."""
     return program_of(sinks, None)
 
 
@@ -74,7 +74,7 @@ def program_of(sinks: Iterable[Node], results: Mapping[Variable, Node] | None) -
     ----------
     sinks : iterable of Node
     results : mapping of Variable to Node, or None
-        What goes round to variables; None for what they were defined as.
+        The feedback of variables; None for their definitions.
     """
     sinks = tuple(dict.fromkeys(sinks))
     roots = list(sinks)

@@ -25,9 +25,9 @@ class Subgraph:
     items : tuple of (Node or Subgraph)
         In the order of an iteration.
     leaves : tuple of Leave
-        Where its collections leave it.
+        The nodes at which collections leave the loop.
     outside : tuple of Node
-        Nodes outside of it that are read inside.
+        Nodes outside of the loop that nodes of the loop read.
     """
 
     loop: LoopScope
@@ -36,7 +36,7 @@ class Subgraph:
     outside: tuple[Node, ...]
 
     def nodes(self) -> list[Node]:
-        """All nodes of the loop and of those inside of it."""
+        """All nodes of the loop and of inner loops."""
         return flat(self.items)
 
 
@@ -45,10 +45,10 @@ Item = Union[Node, Subgraph]
 
 def flat(items: Iterable[Item]) -> list[Node]:
     """The nodes of an order, one after the other."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     for item in items:
-        found.extend(item.nodes() if isinstance(item, Subgraph) else [item])
-    return found
+        nodes.extend(item.nodes() if isinstance(item, Subgraph) else [item])
+    return nodes
 
 
 def order_of(program: Program) -> tuple[Item, ...]:
@@ -71,7 +71,7 @@ def _ordered(
     depth = 0 if loop is None else loop.depth
 
     def place(node: Node) -> Node | LoopScope:
-        """What a node is in this order: itself, or the loop that it is in."""
+        """The item of a node in this order: the node, or its inner loop."""
         if node.loop is None or node.loop.depth <= depth:
             return node
         return node.loop.around(depth + 1)

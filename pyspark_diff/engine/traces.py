@@ -1,11 +1,11 @@
-"""The arrangements of a dataflow, of which those that rest are brought forward when they are seen.
+"""The traces of a dataflow. Resting traces are brought forward lazily, when they are read.
 
-Where nothing comes to a part of a program its frontiers move on with its inputs, and its traces
-follow. With ``T`` the traces and ``R`` those that have rested since they were seen last::
+If a part of a program has no new updates, its frontiers follow its inputs, and its traces follow
+its frontiers. With ``T`` the traces and ``R`` the pending moves of resting nodes::
 
-    self[n]  =  R[n](n, T[n]) where n rests, else T[n]
+    self[n]  =  R[n](n, T[n]) if n rests, else T[n]
 
-so a step costs nothing for each of them, but for a note that it rests.
+so the only cost of a step for a resting trace is the note of its rest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Forward = Callable[[Node, Trace], Trace]
 
 
 class Traces(MutableMapping[Node, Trace]):
-    """Traces by node. It holds state: what has been brought forward.
+    """Traces by node. It holds state: which traces have been brought forward.
 
     Parameters
     ----------
     held : dict of Node to Trace
-        As they were when they were seen last.
+        The traces at their last read.
     resting : dict of Node to Forward
-        How the last step brings those forward that rest.
+        The moves that bring resting traces forward to the last step.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Traces(MutableMapping[Node, Trace]):
         self._resting = {} if resting is None else resting
 
     def __getitem__(self, node: Node) -> Trace:
-        # In this order: another thread may be looking too, and what it has brought forward is held
-        # before it rests no more.
+        # The order matters for concurrent readers: a thread stores the moved trace before it
+        # removes the move.
         forward = self._resting.get(node)
-        found = self.held[node]
+        trace = self.held[node]
         if forward is not None:
-            self.held[node] = found = forward(node, found)
+            self.held[node] = trace = forward(node, trace)
             self._resting.pop(node, None)
-        return found
+        return trace
 
     def __setitem__(self, node: Node, trace: Trace) -> None:
         self.held[node] = trace
@@ -64,12 +64,12 @@ class Traces(MutableMapping[Node, Trace]):
         return len(self.held)
 
     def copy(self) -> Traces:
-        """The same, to be changed."""
-        resting = dict(self._resting)  # first: what is brought forward meanwhile is so twice
+        """A mutable copy."""
+        resting = dict(self._resting)  # first, so that a concurrent move happens twice, not never
         return Traces(dict(self.held), resting)
 
     def rest(self, nodes: Iterable[Node], forward: Forward) -> None:
-        """Note that nothing came to some nodes, which may have traces."""
+        """Note that some nodes have no new updates."""
         for node in nodes:
             if node in self.held:
                 self._resting[node] = forward

@@ -29,19 +29,19 @@ from pyspark_diff.spark.schema import Schema
 
 @dataclass(frozen=True)
 class AggregateKernel(ReplayKernel):
-    """Where the vector of a key changes, its old row goes and its new row comes.
+    """When the vector of a key changes, the kernel retracts the old row and inserts the new row.
 
     Parameters
     ----------
     width : int
         Number of the key's columns, which come first in the output.
     accumulators : tuple of Accumulator
-        What the vectors hold.
+        The components of the vectors.
     results : tuple of Result
         The other columns.
     rows : int or None
-        The component that counts records: there is a row where it is not zero. None where any
-        component will do.
+        The component that counts records: a key has a row while it is not zero. With None a key has
+        a row while any component is not zero.
     """
 
     width: int
@@ -58,32 +58,33 @@ class AggregateKernel(ReplayKernel):
         side = sides[0]
         new, layout = side.new.updates, side.layout
         vectors = new.diff
-        if not isinstance(vectors, DiffVectors):  # no rows: none that could have vectors
+        if not isinstance(vectors, DiffVectors):  # an empty batch has no vectors
             vectors = DiffVectors(np.empty((0, layout_of(self.accumulators)[1]), np.int64))
         base, read = accumulated_vectors(
             side.new.records(), side.old, vectors, side.limit
         )
         before, after = running(vectors, side.new.starts, base)
         chosen = [i - self.width for i in wanted if i >= self.width]
-        there, now = self._present(before), self._present(after)
-        # The results of all vectors that make a row, first those of before: one call for all.
-        stand = [_only(before, there), _only(after, now)]
-        made = self._results(concat_vectors([v for v in stand if len(v)] or stand[:1]), chosen)
-        earlier, later = np.cumsum(there) - 1, np.cumsum(now) - 1 + np.count_nonzero(there)
-        changed = there != now
-        both = np.flatnonzero(there & now)
+        had, has = self._present(before), self._present(after)
+        # One call computes the results of all vectors that have a row, the old vectors first.
+        present = [_only(before, had), _only(after, has)]
+        present = [vectors for vectors in present if len(vectors)] or present[:1]
+        values = self._results(concat_vectors(present), chosen)
+        old_place, new_place = np.cumsum(had) - 1, np.cumsum(has) - 1 + np.count_nonzero(had)
+        changed = had != has
+        both = np.flatnonzero(had & has)
         if chosen and both.size:
-            changed[both] = ~rows_equal(made, earlier[both], later[both])
-        gone, rises = np.flatnonzero(changed & there), np.flatnonzero(changed & now)
-        rows = np.concatenate((gone, rises))
-        places = pa.array(np.concatenate((earlier[gone], later[rises])))
-        results = iter(made)
-        found = [
+            changed[both] = ~rows_equal(values, old_place[both], new_place[both])
+        retracted, inserted = np.flatnonzero(changed & had), np.flatnonzero(changed & has)
+        rows = np.concatenate((retracted, inserted))
+        places = pa.array(np.concatenate((old_place[retracted], new_place[inserted])))
+        results = iter(values)
+        columns = [
             layout.column(new, i, rows) if i < self.width else next(results).take(places)
             for i in wanted
         ]
-        diff = np.concatenate((np.full(gone.size, -1), np.ones(rises.size, np.int64)))
-        return (found, new.times()[rows], diff), read
+        diff = np.concatenate((np.full(retracted.size, -1), np.ones(inserted.size, np.int64)))
+        return (columns, new.times()[rows], diff), read
 
     def _present(self, vectors: DiffVectors) -> np.ndarray:
         return vectors.nonzero() if self.rows is None else vectors.values[:, self.rows] != 0
@@ -101,11 +102,11 @@ def _only(vectors: DiffVectors, present: np.ndarray) -> DiffVectors:
 def accumulators_of(
     results: Sequence[Result], *, by_rows: bool = True
 ) -> tuple[Accumulator, ...]:
-    """What vectors hold that some results are made of; records are counted first."""
-    held: list[Accumulator] = [Rows()] if by_rows else []
+    """The components of vectors from which results are computed; the count of records is first."""
+    accumulators: list[Accumulator] = [Rows()] if by_rows else []
     for result in results:
-        held += [a for a in result.accumulators if a not in held]
-    return tuple(held)
+        accumulators += [a for a in result.accumulators if a not in accumulators]
+    return tuple(accumulators)
 
 
 def arrange_sums(
@@ -136,13 +137,14 @@ def aggregate(
         Columns that accumulators name by their number.
     results : sequence of (StructField, Result)
     by_rows : bool
-        A key has a row while its records do not add up to none; else while any sum is not zero.
+        Whether a key has a row while its count of records is not zero. Otherwise it has a row while
+        any sum is not zero.
     """
-    held = accumulators_of([result for _, result in results], by_rows=by_rows)
+    accumulators = accumulators_of([result for _, result in results], by_rows=by_rows)
     kernel = AggregateKernel(
-        len(key), held, tuple(r for _, r in results), 0 if by_rows else None
+        len(key), accumulators, tuple(r for _, r in results), 0 if by_rows else None
     )
     fields = [source.schema.struct[name] for name in key]
     schema = Schema(T.StructType([*fields, *(field for field, _ in results)]))
-    node = arrange_sums(source, key, columns, held)
+    node = arrange_sums(source, key, columns, accumulators)
     return Reader("aggregate", (node,), schema, kernel, key)

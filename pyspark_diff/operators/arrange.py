@@ -1,7 +1,7 @@
 """Arrange: a collection indexed by a key and kept, for any number of readers.
 
-Each reader may ask for it by itself: the arrangement of a collection by a key is one, which is made
-and kept once, however often it was asked for. See `pyspark_diff.engine.lowering`.
+Each reader requests its arrangement separately. The engine builds and keeps one arrangement for
+each collection and key, however many readers request it. See `pyspark_diff.engine.lowering`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def arrange_by_key(source: Node, key: Sequence[str]) -> Arranged:
 
 
 def kept_by(source: Node, key: Sequence[str]) -> Arranged:
-    """`arrange_by_key` for readers that compare no keys, but only bytes of whole records."""
+    """`arrange_by_key` for readers that compare bytes of whole records and no keys."""
     return Keyed("arrange_by_key", source, source.schema, None, key)
 
 
@@ -44,12 +44,12 @@ def arrange_in_order(
     ordering : sequence of (str, bool, bool)
         Columns of the order: name, whether descending, whether nulls come last.
     any_order : bool
-        Whether any order will do that is the same in each step: one that Spark has is not needed.
+        Whether any order that is the same in each step suffices. Otherwise it is Spark's order.
 
     Raises
     ------
     UnsupportedTypeError
-        If columns of the key cannot be compared, or there is no order of those of the order.
+        If columns of the key cannot be compared, or columns of ``ordering`` have no order.
     """
     source.schema.check_compared(key)
     if not any_order:
@@ -64,11 +64,11 @@ def arrange_by_self(source: Node) -> Arranged:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Output(Passing):
-    """A collection that users read: kept, in whichever arrangement of it there is."""
+    """A collection that users read. Any existing arrangement of the collection stores it."""
 
     kind = "output"
     source: InitVar[Node]
 
     def __post_init__(self, source: Node) -> None:
-        source.schema.layout()  # refuses columns that cannot be kept, when the program is written
+        source.schema.layout()  # refuses columns that cannot be stored, before any step
         self._settle((source,), schema=source.schema)

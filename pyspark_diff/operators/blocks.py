@@ -1,16 +1,16 @@
-"""Blocks: what makes the pairs of a value and an interval that it lies in pairs of equal keys.
+"""Blocks: keys that turn a join of values with their intervals into a join by equality.
 
-The numbers of an order are cut into blocks of one size. A value has the block that it lies in, and
-an interval all those that it touches::
+The numbers of an order are cut into blocks of one size. A value has the block that contains it, and
+an interval has all blocks that it touches::
 
     lower <= value <= upper  ⟹  they have one block in common, and no other
 
-Where all intervals are of one length, so are the blocks, and an interval touches two of them. Where
-their lengths differ there are blocks of several sizes, each 32 times the one before; a value has
-one of each size, and an interval up to 33 of the largest that is no longer than itself. So no
-interval has much more in its blocks than lies in it, where values lie evenly.
+If all intervals have one length, so have the blocks, and an interval touches two blocks. If the
+lengths differ, blocks have several sizes, each 32 times the previous size. A value then has one
+block of each size. An interval has up to 33 blocks of the largest size that is no longer than
+itself. So the blocks of an interval contain few values outside of it if values are spread evenly.
 
-Whether a value lies in the interval is asked again of each pair.
+The join tests each pair again for a value within the interval.
 Source: range joins by bins, as in Databricks, "Range join optimization".
 """
 
@@ -33,23 +33,23 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import map_tables
 from pyspark_diff.spark.schema import Schema
 
-#: Of one size to the next, where there are several; the least has so many bits, so that a block and
-#: its size are one number.
+#: Bits between two sizes, and the number of sizes. The smallest blocks have 5 bits, so that a block
+#: and its size fit one number.
 _BITS, _SIZES = 5, 12
-#: So many rows are worked on at once.
+#: Rows in a chunk, so that the copies of its rows stay small.
 _ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
 class _Blocked(Stage, ABC):
-    """One more column: a block. A record without a value, or without an interval, is left out.
+    """Adds a column with a block, and drops records without a value or without an interval.
 
     Parameters
     ----------
     name : str
-        Of the new column.
+        Name of the new column.
     size : int, float or None
-        Of all blocks; see `pyspark_diff.kernels.blocks`. None for blocks of several sizes.
+        Size of all blocks; see `pyspark_diff.kernels.blocks`. None for blocks of several sizes.
     """
 
     name: str
@@ -60,7 +60,7 @@ class _Blocked(Stage, ABC):
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """The columns that the blocks are of."""
+        """The columns from which the blocks are computed."""
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         field = T.StructField(self.name, T.LongType(), False)
@@ -76,18 +76,18 @@ class _Blocked(Stage, ABC):
         return pa.concat_tables(parts)
 
     def _part(self, table: pa.Table) -> pa.Table:
-        found = [numbers(joined([table[name]]), self.size) for name in self.columns]
-        rows, blocks = self._of(*found)
+        positions = [numbers(joined([table[name]]), self.size) for name in self.columns]
+        rows, blocks = self._assign(*positions)
         return table.take(pa.array(rows)).append_column(self.name, pa.array(blocks))
 
     @abstractmethod
-    def _of(self, *found: Int64) -> tuple[Int64, Int64]:
+    def _assign(self, *positions: Int64) -> tuple[Int64, Int64]:
         """Rows, and a block of each."""
 
 
 @dataclass(frozen=True)
 class OfValue(_Blocked):
-    """The blocks that a value lies in, one of each size.
+    """The blocks that contain a value, one of each size.
 
     Parameters
     ----------
@@ -100,24 +100,24 @@ class OfValue(_Blocked):
     def columns(self) -> tuple[str, ...]:
         return (self.value,)
 
-    def _of(self, *found: Int64) -> tuple[Int64, Int64]:
-        (number,) = found
-        every = np.arange(number.size)
+    def _assign(self, *positions: Int64) -> tuple[Int64, Int64]:
+        (number,) = positions
+        rows = np.arange(number.size)
         if self.size is not None:
-            return every, number
+            return rows, number
         sizes = np.arange(1, _SIZES + 1)
         blocks = _tagged(number[:, None] >> sizes * _BITS, sizes)
-        return np.repeat(every, _SIZES), blocks.reshape(-1)
+        return np.repeat(rows, _SIZES), blocks.reshape(-1)
 
 
 @dataclass(frozen=True)
 class OfInterval(_Blocked):
-    """The blocks that an interval touches, of the one size that it has them of.
+    """The blocks of one size that an interval touches.
 
     Parameters
     ----------
     lower, upper : str
-        Columns of its ends. One that ends before it begins has no blocks.
+        Columns of its ends. An interval that ends before it begins has no blocks.
     """
 
     lower: str
@@ -127,30 +127,30 @@ class OfInterval(_Blocked):
     def columns(self) -> tuple[str, ...]:
         return self.lower, self.upper
 
-    def _of(self, *found: Int64) -> tuple[Int64, Int64]:
-        first, last = found
+    def _assign(self, *positions: Int64) -> tuple[Int64, Int64]:
+        first, last = positions
         size = np.zeros(first.size, np.int64)
         if self.size is None:
-            # Without a sign, as the difference of two numbers may need all bits.
+            # Unsigned, since the difference of two numbers may need all bits.
             length = (last - first).view(np.uint64)
             for larger in range(1, _SIZES + 1):
                 size[length >> np.uint64(larger * _BITS) > 0] = larger
             size = np.maximum(size, 1)
         counts = np.where(first <= last, (last >> size * _BITS) - (first >> size * _BITS) + 1, 0)
         rows = np.repeat(np.arange(first.size), counts)
-        within = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        blocks = (first >> size * _BITS)[rows] + within
+        offset = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        blocks = (first >> size * _BITS)[rows] + offset
         return rows, blocks if self.size is not None else _tagged(blocks, size[rows])
 
 
 def _tagged(block: Int64, size: Int64) -> Int64:
-    """Blocks of several sizes as numbers, no two of which are the same: the least have 59 bits."""
-    found: Int64 = (block << 4) | size
-    return found
+    """Blocks of several sizes as distinct numbers: the smallest blocks have numbers of 59 bits."""
+    tagged: Int64 = (block << 4) | size
+    return tagged
 
 
 def with_block(source: Node, stage: OfValue | OfInterval) -> Linear:
-    """The node of the records of ``source``, each with the blocks that a stage gives it."""
+    """The node of the records of ``source``, each with the blocks that a stage computes."""
     field = T.StructField(stage.name, T.LongType(), False)
     schema = Schema(T.StructType([*source.schema.struct.fields, field]))
     need: Callable[[frozenset[str]], frozenset[str]] = (

@@ -1,8 +1,8 @@
 """Operators on whole records, over an arrangement that others may read too.
 
-`count`, `distinct` and `threshold` usually take their input in by themselves. Where the collection
-is arranged already, or where their output is to be an arrangement, the same kernel reads it from
-there.
+`count`, `distinct` and `threshold` usually arrange their input themselves. If the collection is
+arranged already, or if their output is to be an arrangement, the same kernel reads the shared
+arrangement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def over_arrangement(node: Keyed, source: Arranged, *, arranged: bool = False) -
     source : Arranged
         The arrangement of its input.
     arranged : bool
-        Whether its output is to be an arrangement too, by the same key.
+        Whether the output is to be an arrangement too, by the same key.
     """
     if node.kernel is None:
         raise ValueError("only an operator with a kernel computes anything")

@@ -1,19 +1,20 @@
-"""Checked: a collection as it is, of which something is claimed at every time.
+"""Checked: a collection passed on unchanged, with a claim that must hold at every time.
 
 At every time ``t``, for each record ``r`` with accumulated diff ``n``::
 
-    the claim holds of n   ⟹   accumulate(checked(A), t)[r] = n,   else an error
+    n satisfies the claim   ⟹   accumulate(checked(A), t)[r] = n,   else an error
 
-That no more of a record is removed than was inserted is ``n >= 0``; that there is none, ``n = 0``;
-and that two collections are equal, that there is none in their difference.
+The claim that no more of a record is removed than was inserted is ``n >= 0``. The claim that a
+collection is empty is ``n = 0``. Two collections are equal iff their difference is empty.
 
-In steps, where times are structs, updates come at times that are not complete yet, and others may
-make up for them, so that there it is looked at what is complete at a frontier ``F``. No time before
-one that is complete is incomplete, so of consolidated updates::
+If times are structs, a step may contain updates at times that are not complete, and later updates
+may cancel them. So the check considers only times that are complete at a frontier ``F``. All times
+before a complete time are complete. Hence for consolidated updates::
 
     accumulate(A, t) = 0 for every t that is complete at F   ⟺   A has no update at such a t
 
-From right to left that is plain; and at a least time of an update the accumulation is its diff.
+From right to left this is plain. From left to right: at a minimal time of an update the
+accumulation is its diff.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Coordinate
 
-#: So many records are named.
+#: Number of records that a message names.
 NAMED = 3
 
 
 class Claim(ABC):
-    """What is claimed of a collection, at every time."""
+    """A claim about a collection, at every time."""
 
     @abstractmethod
     def broken(self, counts: Int64) -> np.ndarray:
-        """Whether each of some multiplicities must not be."""
+        """Whether each multiplicity breaks the claim."""
 
     @abstractmethod
     def error(self, when: str, records: Sequence[tuple[str, int]], more: bool) -> DiffError:
@@ -53,11 +54,11 @@ class Claim(ABC):
         Parameters
         ----------
         when : str
-            The first time at which there is any.
+            The first time at which the claim is broken.
         records : sequence of (str, int)
-            Some that must not be, with their multiplicities.
+            Some records that break the claim, with their multiplicities.
         more : bool
-            Whether there are more of them.
+            Whether further records break the claim.
         """
 
 
@@ -69,25 +70,25 @@ class NoneNegative(Claim):
         return counts < 0
 
     def error(self, when: str, records: Sequence[tuple[str, int]], more: bool) -> DiffError:
-        named = [f"{row} stands with the multiplicity {count}" for row, count in records]
+        rows = [f"{row} has the multiplicity {count}" for row, count in records]
         return NegativeMultiplicityError(
-            f"at time {when} {', '.join(named + ['...'] * more)}: more of it was removed than was "
-            "inserted. Remove only what is there"
+            f"at time {when} {', '.join(rows + ['...'] * more)}: more was removed than was "
+            "inserted. Remove only records of the collection"
         )
 
 
 @dataclass(frozen=True)
 class NothingThere(Claim):
-    """There is no record, or none that one of two collections has and the other has not.
+    """The collection is empty, or the difference of two collections is.
 
     Parameters
     ----------
     columns : tuple of str
-        As the user calls them.
+        The user's names of the columns.
     message : str or None
-        What the user says of it.
+        The user's description of the assertion.
     of_two : bool
-        Whether it is the difference of two collections.
+        Whether the collection is the difference of two collections.
     """
 
     columns: tuple[str, ...]
@@ -98,21 +99,21 @@ class NothingThere(Claim):
         return counts != 0
 
     def error(self, when: str, records: Sequence[tuple[str, int]], more: bool) -> DiffError:
-        named = [
+        rows = [
             f"{row} {abs(count)} times more {'here' if count > 0 else 'in the other'}"
             if self.of_two else f"{row} with the multiplicity {count}" for row, count in records
         ]
-        what = "was to be equal to another one" if self.of_two else "was to be empty"
-        said = f"{self.message}: " if self.message else ""
+        claim = "was to be equal to another one" if self.of_two else "was to be empty"
+        prefix = f"{self.message}: " if self.message else ""
         return AssertionFailedError(
-            f"{said}a collection of ({', '.join(self.columns)}) {what}, and is not at time {when}: "
-            f"there is {', '.join(named + ['...'] * more)}"
+            f"{prefix}a collection of ({', '.join(self.columns)}) {claim}, and is not at time "
+            f"{when}: there is {', '.join(rows + ['...'] * more)}"
         )
 
 
 @dataclass(frozen=True)
 class CheckedKernel(RecordKernel):
-    """The updates as they come, each accumulation being looked at.
+    """Passes updates on unchanged, and checks each accumulation.
 
     Parameters
     ----------
@@ -134,11 +135,10 @@ class CheckedKernel(RecordKernel):
         if wrong.size:
             times = new.times()
             first = wrong[times[wrong] == times[wrong].min()]
-            # NAMED of them at most, for the message.
             records = [column.take(pa.array(first[:NAMED])).to_pylist() for column in columns]
             rows = map(repr, zip(*records) if records else [()])
             moment = self.time_type.decode(int(times[first[0]]))
-            # It is in no loop but those that fields of times are.
+            # The only loops around the operator are those of the fields of times.
             rest = () if side.limit is None else unpack(side.limit.code, side.limit.depth)
             when = repr((moment, *rest) if rest else moment)
             counts = after[first[:NAMED]].tolist()
@@ -150,14 +150,14 @@ class CheckedKernel(RecordKernel):
 
 @dataclass(frozen=True)
 class CompleteKernel(RecordKernel):
-    """Nothing: what is taken in is kept, and looked at when its times are complete.
+    """Emits nothing: the runner stores the input, and checks it when its times are complete.
 
     Parameters
     ----------
     time_type : TimeType
-        Of the first field of times. The others are the last columns, the innermost one first.
+        Type of the first field of times. The last columns are the other fields, innermost first.
     fields : int
-        How many these are.
+        Number of the other fields.
     claim : NothingThere
     """
 
@@ -174,18 +174,18 @@ class CompleteKernel(RecordKernel):
         return ([columns[i] for i in wanted], none, none), 0
 
     def check(
-        self, kept: Iterable[Updates], layout: Layout,
+        self, batches: Iterable[Updates], layout: Layout,
         complete: Callable[[Sequence[Int64]], np.ndarray],
     ) -> None:
-        """Look at what was taken in at the times that are complete.
+        """Check the stored updates at the times that are complete.
 
         Parameters
         ----------
-        kept : iterable of Updates
-            Consolidated: all of a record in one of them.
+        batches : iterable of Updates
+            Consolidated; each record has all its updates in one batch.
         layout : Layout
         complete : callable
-            Tells of times, field by field, which are complete.
+            Reports for times, field by field, whether each is complete.
 
         Raises
         ------
@@ -193,23 +193,23 @@ class CompleteKernel(RecordKernel):
         """
         first: Coordinate | None = None
         named: list[tuple[str, int]] = []
-        for updates in kept:
+        for updates in batches:
             columns = layout.decode(updates)
             rest = [as_int64(joined([part])).to_numpy() for part in columns[-self.fields:][::-1]]
             parts = [updates.times(), *rest]
             wrong = np.flatnonzero(complete(parts))
             if not wrong.size:
                 continue
-            # The first one in the order of fields: none is before it in all of them.
+            # The first time in the order of fields: no other time precedes it in every field.
             least = wrong[np.lexsort([part[wrong] for part in reversed(parts)])[0]]
             time = tuple(int(part[least]) for part in parts)
             if first is not None and first < time:
                 continue
             if first != time:
                 first, named = time, []
-            there = np.logical_and.reduce([part[wrong] == at for part, at in zip(parts, time)])
-            # NAMED of them at most, for the message, and one to tell that there are more.
-            some = wrong[there][:NAMED + 1]
+            at_time = np.logical_and.reduce([part[wrong] == at for part, at in zip(parts, time)])
+            # The message names NAMED records; a further record shows that there are more.
+            some = wrong[at_time][:NAMED + 1]
             records = [column.take(pa.array(some)).to_pylist() for column in columns[:-self.fields]]
             rows = map(repr, zip(*records) if records else [()] * some.size)
             named += zip(rows, updates.diffs()[some].tolist())
@@ -219,12 +219,12 @@ class CompleteKernel(RecordKernel):
 
 
 def checked_when_complete(source: Node, fields: int, claim: NothingThere, kind: str) -> Keyed:
-    """The node that refuses what is not as claimed at a complete time, where times are structs.
+    """The node that raises an error if a claim is broken at a complete time of struct type.
 
     Parameters
     ----------
     source : Node
-        With the fields of times but for the first as so many last columns, the innermost one first.
+        Its last columns are the fields of times except the first, innermost first.
     fields : int
     claim : NothingThere
     kind : str
@@ -233,5 +233,5 @@ def checked_when_complete(source: Node, fields: int, claim: NothingThere, kind: 
 
 
 def checked(source: Node, claim: Claim = NoneNegative(), kind: str = "checked") -> Keyed:
-    """The node that gives its input, and refuses what is not as claimed."""
+    """The node that passes its input on, and raises an error if a claim is broken."""
     return Keyed(kind, source, source.schema, CheckedKernel(source.time_type, claim))

@@ -21,7 +21,7 @@ from pyspark_diff.spark.schema import Schema
 
 @dataclass(frozen=True)
 class Codes(Stage):
-    """A column in the place of which its codes are.
+    """Replaces a column by its codes.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class Codes(Stage):
 
     def on_table(self, table: pa.Table) -> pa.Table:
         number = table.column_names.index(self.name)
-        found = quantiles.codes(joined([table[self.name]]))
-        return table.set_column(number, self.name, found)
+        codes = quantiles.codes(joined([table[self.name]]))
+        return table.set_column(number, self.name, codes)
 
 
 def coded(source: Node, name: str) -> Linear:
-    """The node with the codes of a column in its place."""
+    """The node that replaces a column by its codes."""
     schema = Schema(_coded(source.schema.struct, name))
     return Linear("codes", source, schema, Codes(name), lambda wanted: wanted | {name})
 

@@ -5,15 +5,15 @@ the first part::
 
     collate(P0, P1, ...)[k] = (k, the values of k in P0, in P1, ...)
 
-with defaults where another part has none. What a part has under the touched keys is found in an
-arrangement, as it stood before the interval and at its times, and need not be kept itself::
+with defaults if another part has no record. The kernel computes the records of a part for the
+touched keys from an arrangement, before the interval and at its times. So no part is stored::
 
-    Kept      the record of a key that stands in the arrangement
+    Kept      the accumulated record of a key in the arrangement
     Sums      the results of the vector of a key:  (f1(v), f2(v), ...)
-    First     the first of the values of a key in order, or the last
-    Places    what is made of the values of a key at some places in order
+    First     the first value of a key in order, or the last value
+    Places    functions of the values of a key at some ranks in order
 
-All arrangements are by the same key. Any number of parts may be found in one.
+All arrangements have the same key. Several parts may read one arrangement.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from pyspark_diff.spark.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """The keys that are visited, and what of an arrangement is under them.
+    """The visited keys, and the updates of an arrangement with these keys.
 
-    An *event* is a key and a time at which something may come to stand, or the key and what stood
-    before: ``key * width`` and from there on the number of the time.
+    An *event* is a key and a time at which its record may change, or the key before the interval.
+    The code of the latter is ``key * width``; the codes of the times of the key follow it.
 
     Parameters
     ----------
     side : Side
     keys : Updates
-        Each once, in order.
+        Each key once, in order.
     place : ndarray of int64
-        For each key of the side's new updates which one of them it is.
+        Number of the visited key for each key of the side's new updates.
     times : ndarray of int64
-        Those of the new updates of all sides, each once, in order.
+        Distinct times of the new updates of all sides, in order.
     """
 
     side: Side
@@ -69,7 +69,7 @@ class Touched:
 
     @property
     def width(self) -> int:
-        """How many events a key may have."""
+        """Number of events that a key may have."""
         return self.times.size + 1
 
     @property
@@ -89,24 +89,24 @@ class Touched:
 
     @cached_property
     def firsts(self) -> Firsts:
-        """What is looked up once for the first and the last values."""
+        """The look-up that the parts of first values and of last values share."""
         side, value = self.side, self.side.layout.value
         if value is None or (value.ordering is None and not value.exact):
-            raise ValueError("what comes first is found in an arrangement in order")
-        ordering = value.ordering or ((False, False),)  # so numbers are in any case
+            raise ValueError("a look-up of first values needs an arrangement in order")
+        ordering = value.ordering or ((False, False),)  # exact numbers always have this order
         return Firsts(self.keys, self.place, side.old, side.new, ordering, side.limit)
 
 
 class States:
-    """What stands from each of some events on: the number of a row, -1 for none.
+    """The record that is valid from each event on: the number of a row, -1 for none.
 
     Parameters
     ----------
     events : ndarray of int64
-        In any order; the first one of each key is among them. Of equal ones the last one counts.
+        In any order, with the first event of each key. The last of several equal events counts.
     rows : ndarray of int64
     column : callable
-        A column of some rows by its name, and its type.
+        Returns a column of some rows for its name.
     read : int
         Number of old rows that were read.
     """
@@ -123,33 +123,33 @@ class States:
         cls, touched: Touched, before: Int64, events: Int64, diffs: Int64, rows: Int64,
         column: Callable[[str, Int64], pa.Array], read: int,
     ) -> States:
-        """The states where records come and go: where one goes and none comes, there is none."""
-        come = diffs > 0
-        gone = events[~come]
-        if gone.size:
-            gone = gone[~among(gone, events[come])]
-        every = np.concatenate((touched.begins, events[come], gone))
-        found = np.concatenate((before, rows[come], np.full(gone.size, -1)))
-        return cls(every, found, column, read)
+        """The states after updates: an event with a retraction and no insertion has no record."""
+        inserted = diffs > 0
+        emptied = events[~inserted]
+        if emptied.size:
+            emptied = emptied[~among(emptied, events[inserted])]
+        all_events = np.concatenate((touched.begins, events[inserted], emptied))
+        all_rows = np.concatenate((before, rows[inserted], np.full(emptied.size, -1)))
+        return cls(all_events, all_rows, column, read)
 
     def at(self, events: Int64) -> Int64:
-        """The row that stands at each event."""
+        """The row that is valid at each event."""
         return self._rows[np.searchsorted(self.events, events, side="right") - 1]
 
     def column(self, name: str, rows: Int64, default: Any) -> pa.Array:
-        """A column of the given rows, with the default for those that are not there."""
-        there = rows >= 0
-        found = self._column(name, rows[there])
-        if there.all():
-            return found
-        # The default stands behind all others, to be picked where it is wanted.
-        both = pa.concat_arrays([found, pa.array([default], found.type)])
-        return both.take(pa.array(np.where(there, np.cumsum(there) - 1, len(found))))
+        """A column of some rows, with the default for each -1."""
+        present = rows >= 0
+        values = self._column(name, rows[present])
+        if present.all():
+            return values
+        # The default is the last value, so that one take fills all missing rows.
+        both = pa.concat_arrays([values, pa.array([default], values.type)])
+        return both.take(pa.array(np.where(present, np.cumsum(present) - 1, len(values))))
 
 
 @dataclass(frozen=True)
 class Part(ABC):
-    """What some columns come from.
+    """A source of output columns.
 
     Parameters
     ----------
@@ -160,45 +160,45 @@ class Part(ABC):
     side: int
 
     def needs(self, names: Sequence[str]) -> Sequence[str]:
-        """Columns of the arrangement that some columns are made of."""
+        """Columns of the arrangement from which some columns are computed."""
         return names
 
     @abstractmethod
     def states(self, touched: Touched, names: Sequence[str]) -> States:
-        """What stands under the touched keys, and some columns of it."""
+        """The records of the touched keys, with some columns."""
 
 
 @dataclass(frozen=True)
 class Kept(Part):
-    """The record of an arrangement that has one for each key."""
+    """The records of an arrangement with one record for each key."""
 
     def states(self, touched: Touched, names: Sequence[str]) -> States:
         side, keys = touched.side, touched.keys
         new = side.new.updates
-        of, read, old = history(
+        owner, read, old = history(
             Grouped(keys, np.arange(len(keys))), side.old, side.lower, limit=side.limit
         )
-        rows = new if old is None else concat([old, new])
+        records = new if old is None else concat([old, new])
         before = np.full(len(keys), -1)
-        before[of] = np.arange(of.size)
+        before[owner] = np.arange(owner.size)
 
-        def column(name: str, found: Int64) -> pa.Array:
-            return side.layout.column(rows, side.names.index(name), found)
+        def column(name: str, rows: Int64) -> pa.Array:
+            return side.layout.column(records, side.names.index(name), rows)
 
         return States.changed(
-            touched, before, touched.events(), new.diffs(), np.arange(len(new)) + of.size,
+            touched, before, touched.events(), new.diffs(), np.arange(len(new)) + owner.size,
             column, read,
         )
 
 
 @dataclass(frozen=True)
 class Sums(Part):
-    """What is made of sums that live in the diff.
+    """The results of sums in the diff.
 
     Parameters
     ----------
     accumulators : tuple of Accumulator
-        What the vectors hold; the first counts records, and where it is zero there is nothing.
+        The components of the vectors. The first counts records; a key without records has no row.
     results : tuple of (str, Result)
     """
 
@@ -214,34 +214,34 @@ class Sums(Part):
         base, read = accumulated_vectors(
             keys, side.old, DiffVectors(np.empty((0, width), np.int64), pairs), side.limit
         )
-        events, every = touched.begins, base
+        events, vectors = touched.begins, base
         new = side.new.updates
-        if isinstance(new.diff, DiffVectors):  # else there is none
+        if isinstance(new.diff, DiffVectors):  # an empty batch has no vectors
             _, after = running(new.diff, side.new.starts, base.take(touched.place))
             events = np.concatenate((events, touched.events()))
-            every = concat_vectors([base, after])
-        there = every.values[:, 0] != 0
-        # The results of all vectors that make a row: one call for all.
-        standing = every if there.all() else every.take(there)
-        sums = Vectors(standing, dict(zip(self.accumulators, offsets)))
-        made = {name: result.of(sums) for name, result in self.results if name in names}
+            vectors = concat_vectors([base, after])
+        present = vectors.values[:, 0] != 0
+        # One call computes the results of all vectors that have a row.
+        nonempty = vectors if present.all() else vectors.take(present)
+        sums = Vectors(nonempty, dict(zip(self.accumulators, offsets)))
+        values = {name: result.of(sums) for name, result in self.results if name in names}
 
-        def column(name: str, found: Int64) -> pa.Array:
-            if found.size == len(standing) and (found == np.arange(found.size)).all():
-                return made[name]
-            return made[name].take(pa.array(found))
+        def column(name: str, rows: Int64) -> pa.Array:
+            if rows.size == len(nonempty) and (rows == np.arange(rows.size)).all():
+                return values[name]
+            return values[name].take(pa.array(rows))
 
-        return States(events, np.where(there, np.cumsum(there) - 1, -1), column, read)
+        return States(events, np.where(present, np.cumsum(present) - 1, -1), column, read)
 
 
 @dataclass(frozen=True)
 class First(Part):
-    """The first of each key's values in the order of the arrangement.
+    """The first value of each key in the order of the arrangement.
 
     Parameters
     ----------
     from_back : bool
-        Whether it is the last.
+        Whether the part returns the last value instead.
     """
 
     from_back: bool
@@ -249,18 +249,18 @@ class First(Part):
     def states(self, touched: Touched, names: Sequence[str]) -> States:
         side = touched.side
         values, before, key, time, diff, row, read = touched.firsts.of(from_back=self.from_back)
-        # Only the value is looked at.
-        rows = Updates(values.key64, None, 0, 1, values.key64, values.columns)
+        # The layout decodes columns of the value, so that keys, times and diffs are fillers.
+        records = Updates(values.key64, None, 0, 1, values.key64, values.columns)
 
-        def column(name: str, found: Int64) -> pa.Array:
-            return side.layout.column(rows, side.names.index(name), found)
+        def column(name: str, rows: Int64) -> pa.Array:
+            return side.layout.column(records, side.names.index(name), rows)
 
         return States.changed(touched, before, touched.at(key, time), diff, row, column, read)
 
 
 @dataclass(frozen=True)
 class Places(Part):
-    """What is made of each key's values at some places, in an arrangement of numbers.
+    """Functions of each key's values at some ranks, in an arrangement of numbers.
 
     Parameters
     ----------
@@ -278,20 +278,20 @@ class Places(Part):
     def states(self, touched: Touched, names: Sequence[str]) -> States:
         side, read = touched.side, 0
         events = touched.events() if len(side.new.updates) else np.empty(0, np.int64)
-        made: dict[str, pa.Array] = {}
-        for name, wanted in self.results:
+        results: dict[str, pa.Array] = {}
+        for name, quantiles in self.results:
             if name in names:
-                every, totals, found, read = at_places(
+                all_events, totals, values, read = at_places(
                     touched.keys, touched.place, side.old, side.new, events, touched.width,
-                    wanted, side.limit,
+                    quantiles, side.limit,
                 )
-                there = totals > 0
-                made[name] = wanted.of(totals[there], found[there])
+                present = totals > 0
+                results[name] = quantiles.of(totals[present], values[present])
 
         def column(name: str, rows: Int64) -> pa.Array:
-            return made[name].take(pa.array(rows))
+            return results[name].take(pa.array(rows))
 
-        return States(every, np.where(there, np.cumsum(there) - 1, -1), column, read)
+        return States(all_events, np.where(present, np.cumsum(present) - 1, -1), column, read)
 
 
 @dataclass(frozen=True)
@@ -305,8 +305,8 @@ class CollateKernel(ReplayKernel):
     parts : tuple of Part
         A key is in the output while it is in the first.
     columns : tuple of (int, str, object)
-        For each other output column the part it comes from, its name there, and what stands for it
-        where that part has no record.
+        For each other output column its part, its name in the part, and its value if the part has
+        no record.
     """
 
     key: tuple[str, ...]
@@ -314,18 +314,18 @@ class CollateKernel(ReplayKernel):
     columns: tuple[tuple[int, str, Any], ...]
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        found = self._names(wanted)
+        names = self._names(wanted)
         return [n for p, part in enumerate(self.parts) if part.side == number
-                for n in part.needs(found.get(p, []))]
+                for n in part.needs(names.get(p, []))]
 
     def _names(self, wanted: Sequence[int]) -> dict[int, list[str]]:
-        """The columns that are taken of the parts; of the first one maybe none."""
-        found: dict[int, list[str]] = {0: []}
+        """The wanted columns by part, always with the first part, which decides the keys."""
+        names: dict[int, list[str]] = {0: []}
         for i in wanted:
             if i >= len(self.key):
                 part, name, _ = self.columns[i - len(self.key)]
-                found.setdefault(part, []).append(name)
-        return found
+                names.setdefault(part, []).append(name)
+        return names
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
@@ -340,69 +340,69 @@ class CollateKernel(ReplayKernel):
         width = times.size + 1
         events = distinct(np.concatenate([part.events for part in parts.values()]))
         states = {number: part.at(events) for number, part in parts.items()}
-        every = np.stack(list(states.values()))
-        later = np.flatnonzero(events % width)
-        later = later[(every[:, later] != every[:, later - 1]).any(axis=0)]
-        there = states[0] >= 0
-        gone, come = later[there[later - 1]], later[there[later]]
-        at = np.concatenate((gone - 1, come))
+        rows = np.stack(list(states.values()))
+        changed = np.flatnonzero(events % width)
+        changed = changed[(rows[:, changed] != rows[:, changed - 1]).any(axis=0)]
+        present = states[0] >= 0
+        retracted, inserted = changed[present[changed - 1]], changed[present[changed]]
+        source = np.concatenate((retracted - 1, inserted))
         columns = []
         for i in wanted:
             if i < len(self.key):
-                columns.append(sides[0].layout.column(keys, i, events[at] // width))
+                columns.append(sides[0].layout.column(keys, i, events[source] // width))
                 continue
             number, name, default = self.columns[i - len(self.key)]
-            columns.append(parts[number].column(name, states[number][at], default))
-        when = np.concatenate((gone, come))
+            columns.append(parts[number].column(name, states[number][source], default))
+        when = np.concatenate((retracted, inserted))
         time = times[events[when] % width - 1] if when.size else np.empty(0, np.int64)
-        diff = np.concatenate((np.full(gone.size, -1), np.ones(come.size, np.int64)))
-        told = [n for n, i in enumerate(wanted) if i >= len(self.key)]
-        changes = _differing(columns, told, when, time, diff)
+        diff = np.concatenate((np.full(retracted.size, -1), np.ones(inserted.size, np.int64)))
+        values = [n for n, i in enumerate(wanted) if i >= len(self.key)]
+        changes = _differing(columns, values, when, time, diff)
         return changes, sum(part.read for part in parts.values())
 
 
 def _keys(sides: Sequence[Side]) -> tuple[Updates, list[Int64]]:
-    """The keys under which there is anything new, each once, and which of them each side has."""
-    found = [distinct_keys(side.new).at(0, 1) for side in sides]
-    keys = max(found, key=len)
-    if len(keys) and all(one.columns is None for one in found):
-        # Mostly one of them has all.
-        places = [np.searchsorted(keys.key64, one.key64) for one in found]
+    """The distinct keys of all new updates, and the places of each side's keys among them."""
+    by_side = [distinct_keys(side.new).at(0, 1) for side in sides]
+    keys = max(by_side, key=len)
+    if len(keys) and all(own.columns is None for own in by_side):
+        # Usually one side has all keys, and then no consolidation is needed.
+        places = [np.searchsorted(keys.key64, own.key64) for own in by_side]
         if all(
-            (keys.key64[np.minimum(place, len(keys) - 1)] == one.key64).all()
-            for place, one in zip(places, found)
+            (keys.key64[np.minimum(place, len(keys) - 1)] == own.key64).all()
+            for place, own in zip(places, by_side)
         ):
             return keys, places
-    keys = consolidate(concat(found)).updates
-    return keys, [matching_rows(one, keys)[1] for one in found]
+    keys = consolidate(concat(by_side)).updates
+    return keys, [matching_rows(own, keys)[1] for own in by_side]
 
 
 def _differing(
-    columns: list[pa.Array], told: Sequence[int], when: Int64, time: Int64, diff: Int64
+    columns: list[pa.Array], values: Sequence[int], when: Int64, time: Int64, diff: Int64
 ) -> Changes:
-    """The changes without those that replace a row by an equal one.
+    """The changes without replacements of a row by an equal row.
 
     Parameters
     ----------
     columns : list of pyarrow.Array
-    told : sequence of int
-        Those of them in which rows of one key may differ.
+    values : sequence of int
+        Numbers of the columns in which rows of one key may differ.
     when : ndarray of int64
-        The event of each row; first those that go, then those that come.
+        The event of each row; first all retractions, then all insertions.
     time, diff : ndarray of int64
     """
-    _, gone, come = np.intersect1d(when[diff < 0], when[diff > 0], True, return_indices=True)
-    come += np.count_nonzero(diff < 0)
-    for number in told:
-        if not gone.size:
+    _, old, new = np.intersect1d(when[diff < 0], when[diff > 0], True, return_indices=True)
+    new += np.count_nonzero(diff < 0)
+    for number in values:
+        if not old.size:
             break
-        equal = rows_equal([columns[number]], gone, come)
-        gone, come = gone[equal], come[equal]
-    if not gone.size:
+        equal = rows_equal([columns[number]], old, new)
+        old, new = old[equal], new[equal]
+    if not old.size:
         return columns, time, diff
-    kept = np.ones(diff.size, np.bool_)
-    kept[gone] = kept[come] = False
-    rows = np.flatnonzero(kept)
+    differs = np.ones(diff.size, np.bool_)
+    differs[old] = differs[new] = False
+    rows = np.flatnonzero(differs)
     index = pa.array(rows)
     return [column.take(index) for column in columns], time[rows], diff[rows]
 
@@ -421,8 +421,8 @@ def collate(
     parts : sequence of Part
         A key is in the result while it is in the first.
     columns : sequence of (int, str, object, StructField)
-        For each column behind the key: its part, its name there, the value where there is none,
-        and the field of the output.
+        For each column after the key: its part, its name in the part, its value if the part has no
+        record, and the field of the output.
     """
     first = arranged[0]
     fields = [first.schema.struct[name] for name in first.key]

@@ -15,7 +15,7 @@ from pyspark_diff.operators.node import Keyed, Node
 
 @dataclass(frozen=True)
 class ConsolidateKernel(RecordKernel):
-    """The rows as they come out of the arrange: consolidated."""
+    """Passes the new updates on; the runner has consolidated them."""
 
     stateful = False
 

@@ -1,70 +1,69 @@
-"""The contract of an operator: what each of its parts may rely on, and what it has to leave behind.
+"""The contract of an operator: the guarantees that its parts receive, and their obligations.
 
 With ``A_t`` for ``A`` accumulated at ``t``, an operator ``O = F(A, B, ...)`` is right iff at every
 time and in every step ``[lower, upper)``, however its updates were cut into steps::
 
     O_t = F(A_t, B_t, ...)
 
-Its parts are of three kinds. Each gets some updates, and gives updates.
+An operator has parts of three kinds. Each part receives updates and emits updates.
 
 ``Stage``, linear: any updates ``U`` and ``V``, in any order, cut anywhere, and not consolidated::
 
     f(U + V) = f(U) + f(V)                                     (as sums of updates)
-    on_frame = on_table                                        where it is portable
+    on_frame = on_table                                        if it is portable
 
 ``ReplayKernel``: one bucket, all times of the interval at once. With ``A = old + new`` of each
-side, as far as the keys of the new updates go, and any number of steps behind each other::
+side, restricted to the keys of the new updates, and after any number of steps::
 
-    sum(given, time <= t) = F(sum(old + new, time <= t)) - F(sum(old))     for every t >= lower
+    sum(emitted, time <= t) = F(sum(old + new, time <= t)) - F(sum(old))     for every t >= lower
 
-In a loop it is run at a coordinate ``c``, and the sums are over coordinates up to ``c``. What
-was given at smaller ones is the runner's to take off. Outside of loops ``c`` is ``()``.
+In a loop a replay kernel runs at a coordinate ``c``, and the sums are over coordinates up to ``c``.
+The runner subtracts the output of smaller coordinates. Outside of loops ``c`` is ``()``.
 
-One that is not stateful makes no use of what is old, and so its arguments need not be kept. With
-``F`` the fold of the new updates, in order of time, over what the operator gave before, and ``G``
-that::
+A kernel that is not stateful does not read old updates, so its input is not stored. With ``F`` the
+fold of the new updates, in order of time, over the kernel's previous output ``G``::
 
-    sum(G + given, time <= t) = F(sum(G), updates of new up to t in order)
+    sum(G + emitted, time <= t) = F(sum(G), updates of new up to t in order)
 
-One whose keys are times gives something of each record at the time that is its key, whether or not
-anything new has come. It is shown those before the end of the interval, of the old ones those in
-it, and of them all it gives what it gives of each::
+A kernel whose keys are times emits updates for a record at the time that is its key, even in a step
+without new updates. It receives new updates with ``key < upper`` and old updates with ``lower <=
+key < upper``, and emits the sum of its per-record outputs::
 
-    given = f({ u in old + new : lower <= key(u) < upper })
+    emitted = f({ u in old + new : lower <= key(u) < upper })
 
-``BilinearKernel``: one bucket, one coordinate ``c``. Each pair of updates of both
-sides is met once, at the coordinate and in the step of the later one of the two::
+``BilinearKernel``: one bucket, one coordinate ``c``. Each pair of updates of both sides meets once,
+at the coordinate and in the step of the later update::
 
-    given = { (a x b, max(times), lub(coordinates)): diff * diff :  a, b not both met before }
+    emitted = { (a x b, max(times), lub(coordinates)): diff * diff :  a, b not both met before }
 
-so nothing has to be known of what was given before, and nothing is taken back. Outside of loops
-all updates are at ``()``, and the new ones of the step are processed. As pairs can be many more
-than updates, they are given in parts, each made when it is asked for: in the same order and cut at
-the same places for the same arguments, so that who has some of them can ask for the others later.
+so the kernel needs no previous output, and retracts nothing. Outside of loops all updates are at
+``()``, and the kernel processes the new updates of the step. Since pairs can be many more than
+updates, the kernel emits them in parts, and computes each part on request. Equal arguments lead to
+the same parts in the same order, so that a caller with some parts can request the others later.
 
 All kernels may rely on this, for each `Side`:
 
-* ``old`` are the updates before ``lower``, in any number of batches: each ordered by
-  ``(key64, key, value, coordinate, time)`` and consolidated, and the value in the arrangement's
-  ordering if it has one. Their times may have been advanced, to ``lower`` at most: only their sum
-  counts. A record may be in several batches, and its rows may cancel.
-* ``new`` are updates with ``lower <= time < upper``, all under consideration in one set: in that
-  same order, consolidated.
+* ``old`` are the updates before ``lower``, in any number of batches. Each batch is consolidated and
+  ordered by ``(key64, key, value, coordinate, time)``; values follow the arrangement's ordering if
+  it has one. Their times may have been advanced, to ``lower`` at most: only their sum counts. A
+  record may be in several batches, and its rows may cancel.
+* ``new`` is the consolidated set of all updates under consideration with ``lower <= time < upper``,
+  in the same order.
 * Equal keys of all sides are in the same bucket, so no other bucket matters.
 * A hash is no proof: records are equal iff ``key64`` and ``columns`` are.
 
-And all leave this behind:
+All kernels have these obligations:
 
-* Updates of the interval only: ``lower <= time < upper``, those of a bilinear one at coordinates
-  from ``c`` on that it names. Rows need not be consolidated, and come in any order.
-* For each wanted position a column, in the order asked for and of the type of the output's schema;
-  rows are what they would be with all columns, or as few of them as those columns can tell apart.
-* Nothing for nothing: no rows where there is no new update, and columns of the same types.
-* The same for the same: it depends on its arguments alone, and not on how ``old`` is cut.
-* Nothing else: arguments stay as they are, mapped files among them; no I/O, no Spark.
-* It travels to the executors: it can be pickled (as Spark does it), and does the same there.
+* Updates of the interval only: ``lower <= time < upper``. A bilinear kernel emits at coordinates
+  from ``c`` on that it announces. Rows need not be consolidated, and may have any order.
+* For each wanted position a column, in the requested order and of the type of the output's schema.
+  The rows equal those with all columns, or omit rows that the wanted columns do not distinguish.
+* No rows without a new update, and then columns of the same types.
+* Determinism: the output depends on the arguments alone, and not on the cut of ``old``.
+* No side effects: arguments do not change, mapped files among them; no I/O, no Spark.
+* Kernels travel to the executors: Spark can pickle them, and they have the same output there.
 
-`tests/test_contract.py` holds every kernel and every stage of the package to this page.
+`tests/test_contract.py` tests this page for every kernel and every stage of the package.
 """
 
 from __future__ import annotations
@@ -86,20 +85,20 @@ from pyspark_diff.kernels.updates import Int64, PerRow
 from pyspark_diff.reasons import Reason
 from pyspark_diff.times import Antichain, Coordinate
 
-#: What a kernel gives: the wanted output columns, times and diffs. The diffs tell how many rows.
+#: The output of a kernel: the wanted columns, times and diffs. The diffs have the number of rows.
 Changes = tuple[Sequence[pa.Array], PerRow, Int64]
 
 
 class Stage(ABC):
-    """A linear operator, as runners see it. Travels to the executors where it is portable."""
+    """A linear operator for runners. A portable stage travels to the executors."""
 
     #: Whether `on_table` works, so that no Spark is needed to evaluate the stage.
     portable: ClassVar[bool] = True
-    #: Spark schema of the update rows it takes, where it is not portable.
+    #: Spark schema of the input's update rows if the stage is not portable.
     takes: T.StructType | None = None
-    #: Whether time and diff of every row stay what they are.
+    #: Whether the stage changes no time and no diff, so that it commutes with consolidation.
     keeps_time_and_diff: bool
-    #: Whether there are rows that it refuses.
+    #: Whether the stage raises an error for some rows.
     may_fail: ClassVar[bool] = True
 
     @abstractmethod
@@ -111,19 +110,19 @@ class Stage(ABC):
         """The operator on Arrow update rows."""
 
     def giving(self, wanted: frozenset[str]) -> Stage:
-        """The stage where only some columns of what it gives are read; it may give more."""
+        """The stage for readers of some output columns. It may emit further columns."""
         return self
 
 
 @dataclass(frozen=True)
 class DiffColumns:
-    """Columns that move into the diff, which is a vector then.
+    """Columns that move into the diff, which becomes a vector.
 
     Parameters
     ----------
     columns : tuple of str
     accumulators : tuple of Accumulator
-        What becomes of them; each names a column by its number.
+        Components of the vector; each names a column by its number.
     """
 
     columns: tuple[str, ...]
@@ -132,29 +131,29 @@ class DiffColumns:
 
 @dataclass(frozen=True)
 class Side(Reached):
-    """What a kernel sees of one arrangement, in one bucket.
+    """The updates of one arrangement in one bucket, as a kernel receives them.
 
     Parameters
     ----------
     old : list of Updates
         Batches of updates before the interval, each ordered by (key64, key, value, time).
     earlier : list of Updates
-        For bilinear kernels in a loop: updates of the interval that have been processed, likewise.
+        For bilinear kernels in a loop: processed updates of the interval, in the same order.
     new : Grouped
-        Updates of the interval, consolidated: those that are processed; for a replay all those
-        under the keys that have to be visited, at coordinates up to the one that is processed.
+        Updates of the interval to process, consolidated. For a replay: all updates of the visited
+        keys at coordinates up to the current one.
     depth : int
         Number of loops around the arrangement.
     layout : Layout
     names : tuple of str
-        Columns of the records, those of the key first.
+        Columns of the records, first the key.
     lower : int or None
-        Where the interval begins; None where it has no beginning.
+        Begin of the interval; None if the interval has no begin.
     limit : Limit or None
         For a replay in a loop, the coordinates of old updates that count.
     frontier : Antichain
-        Where times are structs, that up to which the step goes: a replay is also shown times at
-        which others meet, and that are not complete.
+        If times are structs, the upper frontier of the step. A replay then also receives joins of
+        times, and some of these may be incomplete.
     """
 
     layout: Layout
@@ -175,41 +174,40 @@ class Side(Reached):
         )
 
     def is_complete(self, time: int) -> bool:
-        """Whether nothing can come any more at a time of the interval, and at its coordinate."""
+        """Whether no update can arrive any more at a time of the interval, at this coordinate."""
         since = self.open_from
         return since is None or time < since
 
     def is_value(self, name: str) -> bool:
-        """Whether a column is one of the value, and not of the key."""
+        """Whether a column belongs to the value, and not to the key."""
         return self.names.index(name) >= len(self.layout.types)
 
 
 class Kernel(ABC):
     """The function of an operator on one bucket. Either a replay or bilinear, see above."""
 
-    #: Whether the output is arranged too, so that what was given before can be found again.
+    #: Whether the output is arranged too, so that a step can look up earlier output.
     arranges_output: bool
-    #: Whether it looks up in a step what it gave in those before.
+    #: Whether the kernel reads its output of earlier steps.
     recalls: ClassVar[bool] = False
-    #: Whether its keys are times, so that it visits those of the interval, and is shown nothing
-    #: else.
+    #: Whether keys are times. The kernel then visits only the keys within the interval.
     by_time: ClassVar[bool] = False
 
     @property
     def reason(self) -> Reason | None:
-        """Why a change may cost more than itself, if it may."""
+        """The reason why a change may cost more than its own size, if there is one."""
         return None
 
     @property
     def visits_all(self) -> bool:
-        """Whether it visits all keys that it gave anything for, and not only those with updates."""
+        """Whether a step visits all keys with output, and not only the keys with updates."""
         return False
 
     @abstractmethod
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        """Columns of the arrangement with this number that some output columns are made of.
+        """Columns of the arrangement ``number`` from which some output columns are computed.
 
-        The columns of its key need not be named: they are always there.
+        The result may omit the columns of the key, which a kernel always receives.
         """
 
 
@@ -217,7 +215,7 @@ class Kernel(ABC):
 class ReplayKernel(Kernel):
     """A kernel that replays the history of the keys that have new updates.
 
-    An operator that takes its input in by itself has one side, arranged by the whole record.
+    An operator that arranges its input itself has one side, arranged by the whole record.
 
     Parameters
     ----------
@@ -225,54 +223,54 @@ class ReplayKernel(Kernel):
     """
 
     arranges_output: bool = field(default=False, kw_only=True)
-    #: Whether it looks at what is old; if not, its input need not be kept.
+    #: Whether the kernel reads old updates. If not, the runner does not store its input.
     stateful: ClassVar[bool] = True
-    #: Whether what it has taken in is looked at again when its times have become complete: until
-    #: then they are told apart.
+    #: Whether the kernel checks its input again when times become complete. Compaction keeps
+    #: incomplete times distinct until then.
     looks_at_complete: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
-        """Updates of the wanted output columns, and how many old rows were read.
+        """Updates of the wanted output columns, and the number of old rows that were read.
 
         Parameters
         ----------
         sides : sequence of Side
         own : Side or None
-            The arrangement of its output, without new updates; None where that is not arranged.
+            The arrangement of the output, without new updates; None if the output is not arranged.
         wanted : sequence of int
             Positions among all output columns.
         """
 
 
 class RecordKernel(ReplayKernel):
-    """A replay kernel of one collection, of which it sees whole records: the key is all of one, or
-    begins it."""
+    """A replay kernel that receives whole records of one collection. The key is the whole record or
+    its first columns."""
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         return []
 
 
-#: A part of what a bilinear kernel gives, made when it is called: chunks of updates, and where they
-#: belong, packed.
+#: A part of a bilinear kernel's output. A call computes chunks of updates and their packed
+#: coordinates.
 Part = Callable[[], Iterator[tuple[Changes, PerRow]]]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a bilinear kernel gives, before it is made.
+    """The output of a bilinear kernel, before its computation.
 
     Parameters
     ----------
     parts : iterator of Part
     rows : int
-        So many updates they have, or less.
+        Upper bound of the number of updates in all parts.
     read : int
-        How many rows were read.
+        Number of rows that were read.
     coordinates : callable
-        Gives the coordinates, packed, at which there may be any.
+        Returns the packed coordinates at which the parts may have updates.
     """
 
     parts: Iterator[Part]
@@ -282,7 +280,7 @@ class Parts:
 
 
 class BilinearKernel(Kernel):
-    """A kernel to which each pair of updates is new once, like that of a join."""
+    """A kernel that processes each pair of updates once, such as the kernel of a join."""
 
     arranges_output = False
 
@@ -295,11 +293,11 @@ class BilinearKernel(Kernel):
         Parameters
         ----------
         sides : sequence of Side
-            Two of them.
+            Two sides.
         at : tuple of int
-            The coordinate that is processed; what is given belongs there or behind it.
+            The current coordinate; updates belong to it or to greater coordinates.
         wanted : sequence of int
             Positions among all output columns.
         most : int
-            No chunk is to have many more updates than this, nor than its input has.
+            A chunk should not have many more updates than this number and than its input.
         """

@@ -22,7 +22,7 @@ from pyspark_diff.spark.schema import Schema
 
 @dataclass(frozen=True)
 class CountKernel(RecordKernel):
-    """Where the accumulation of a record changes, its old row goes and its new row comes."""
+    """When the accumulation of a record changes, the kernel replaces its row."""
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]

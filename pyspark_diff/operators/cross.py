@@ -1,9 +1,9 @@
-"""Salt: what spreads a collection over the buckets where its key would not.
+"""Salt: a further key that spreads a collection over the buckets if its own key does not.
 
-A record of the large side gets a salt, a hash of itself; each record of the small side is copied
+A record of the large side gets a salt, a hash of itself. Each record of the small side is copied
 for every salt. Joined by the salt, and by the key if there is one, every pair meets once.
 
-Where only some keys are hot, all other records have one salt on either side, and no copies.
+If only some keys are hot, all other records have one salt on either side, and no copies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema
 
-#: How many parts a collection is spread over: more than most clusters have cores for one job.
+#: Number of parts of a spread collection: most clusters have fewer cores for one job.
 SALTS = 64
 
 
@@ -39,15 +39,15 @@ class Hot:
     columns : tuple of str
         Columns of the key, or some of them.
     keys : tuple of tuple
-        What these columns are in hot keys; Python values that Spark and Arrow know, none is None.
-        Empty where every key is hot.
+        Values of these columns in hot keys: Python values that Spark and Arrow know, never None.
+        Empty if every key is hot.
     """
 
     columns: tuple[str, ...]
     keys: tuple[tuple[object, ...], ...]
 
     def named(self, columns: tuple[str, ...]) -> "Hot":
-        """The same keys where their columns have other names."""
+        """The same keys with other names of their columns."""
         return replace(self, columns=columns)
 
     def in_frame(self) -> Column:
@@ -62,20 +62,20 @@ class Hot:
 
     def in_table(self, table: pa.Table) -> np.ndarray:
         """Whether each record's key is hot."""
-        found = np.full(table.num_rows, not self.keys)
+        hot = np.full(table.num_rows, not self.keys)
         for key in self.keys:
-            alike = np.ones(table.num_rows, dtype=bool)
+            equals = np.ones(table.num_rows, dtype=bool)
             for name, value in zip(self.columns, key):
                 kind = table.schema.field(name).type
                 equal = pc.equal(table[name], pa.scalar(value, kind))
-                alike &= equal.fill_null(False).to_numpy(zero_copy_only=False)
-            found |= alike
-        return found
+                equals &= equal.fill_null(False).to_numpy(zero_copy_only=False)
+            hot |= equals
+        return hot
 
 
 @dataclass(frozen=True)
 class Salt(Stage):
-    """One more column: a hash of the others.
+    """Adds a column: a hash of other columns.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Salt(Stage):
     columns : tuple of str
         Columns that are hashed.
     hot : Hot, optional
-        The records that get one; all if not given. The others have zero.
+        Keys of the records that get a salt; by default all keys. Other records get zero.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Replicate(Stage):
     name : str
         Column of the salt.
     hot : Hot, optional
-        The records that are copied; all if not given. The others have the salt zero.
+        Keys of the records that are copied; by default all keys. Other records get the salt zero.
     """
 
     name: str
@@ -143,8 +143,8 @@ class Replicate(Stage):
 
 
 def _literal(value: object) -> Column:
-    """A value as Arrow has it: by way of Java's old classes, days before 1582 would be others, and
-    what has no time zone would be in that of this process."""
+    """A value with Arrow's meaning. Java's old classes would shift days before 1582, and would
+    place timestamps without a time zone in the zone of this process."""
     if not isinstance(value, date):
         return F.lit(value)
     kind = "date"
@@ -165,7 +165,7 @@ def salt(
 
 
 def replicate(source: Node, name: str, hot: Hot | None = None) -> Linear:
-    """The node that copies ``source`` for every salt, told by a column ``name``."""
+    """The node that copies ``source`` for every salt, with the salt in a column ``name``."""
     stage, need = Replicate(name, hot), _asked(hot)
     return Linear(
         "replicate", source, _with(source, name), stage, lambda wanted: (wanted | need) - {name}
@@ -173,7 +173,7 @@ def replicate(source: Node, name: str, hot: Hot | None = None) -> Linear:
 
 
 def _asked(hot: Hot | None) -> frozenset[str]:
-    """The columns that tell whether a key is hot."""
+    """The columns that decide whether a key is hot."""
     return frozenset(hot.columns if hot is not None and hot.keys else ())
 
 

@@ -1,4 +1,4 @@
-"""Due: what happens to a record some time after it came, or at a time that it says itself.
+"""Due: updates that follow a record after an interval, or at a time that the record contains.
 
 With ``w`` an interval, and ``c(r)`` the event time of a record ``r`` in a column::
 
@@ -6,14 +6,12 @@ With ``w`` an interval, and ``c(r)`` the event time of a record ``r`` in a colum
     accumulate(expire_after(A, w), t)     =  accumulate(A, t) - accumulate(A, t - w)
     accumulate(expire_after(A, w, c), t)  =  { r in accumulate(A, t) : c(r) + w > t }
 
-The updates that something is still due for are kept by the time at which it is, so that a step
-finds what falls due in it where it looks, whatever else waits. What was done is dropped when
-batches are merged.
+Pending updates are arranged by their due time, so that a step reads only the updates that fall due
+in it. Merges of batches drop updates whose due time has passed.
 
-With structs as times ``s + w`` is field by field, and what leaves by its event time does so at the
-least time that is beyond both ``s`` and ``c(r) + w``. An update may be complete and yet have a
-first field beyond every frontier, so nothing waits there: updates go on at once, at the later time,
-and are in no answer before it.
+With structs as times ``s + w`` is field by field. A record expires by event time at the least time
+beyond both ``s`` and ``c(r) + w``. A complete update may have a first field beyond every frontier,
+so no update waits: each is emitted at once, at its later time, and no earlier result contains it.
 """
 
 from __future__ import annotations
@@ -39,17 +37,17 @@ from pyspark_diff.spark.schema import TIME, Schema, TimeType
 
 @dataclass(frozen=True)
 class Due(Stage):
-    """A column with the time at which something is due for an update, as a number.
+    """Adds a column with the due time of an update, as a number.
 
     Parameters
     ----------
     name : str
-        Of the new column.
+        Name of the new column.
     interval : int
-        So long after its time.
+        Interval between the time of an update and its due time.
     column : str or None
-        After the event time in this column instead. Updates that come when it has passed are left
-        out.
+        Column of the event time, to which the interval is added instead. Updates that arrive at or
+        after their due time are dropped.
     time_type : TimeType
     """
 
@@ -57,7 +55,7 @@ class Due(Stage):
     interval: int
     column: str | None
     time_type: TimeType
-    keeps_time_and_diff = False  # it looks at the time, though it leaves it as it is
+    keeps_time_and_diff = False  # it changes no time, but its output depends on the time
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         fields = [*frame.schema.fields, T.StructField(self.name, T.LongType())]
@@ -75,18 +73,16 @@ class Due(Stage):
 
 
 def _numbers(column: pa.ChunkedArray, name: str) -> Int64:
-    """Times as numbers."""
     if column.null_count:
         raise InvalidTimeError(
             f"{column.null_count} rows have no {name} (it is null): give every row one, or filter "
             "these rows out"
         )
-    found: Int64 = as_int64(joined([column])).to_numpy()
-    return found
+    numbers: Int64 = as_int64(joined([column])).to_numpy()
+    return numbers
 
 
 def _later(event: Int64, interval: int, time_type: TimeType) -> Int64:
-    """Times an interval later."""
     last = (1 << (time_type.arrow.bit_width - 1)) - 1
     if event.size and int(event.max()) > last - interval:
         raise InvalidTimeError(
@@ -99,19 +95,20 @@ def _later(event: Int64, interval: int, time_type: TimeType) -> Int64:
 
 @dataclass(frozen=True)
 class Later(Stage):
-    """Updates at times that are structs moved to a later one: the first field, which is the time,
-    by itself; for the others, what they are moved to comes in columns.
+    """Moves updates with struct times to a later time. The stage changes the first field itself,
+    and adds columns with the new values of the other fields.
 
     Parameters
     ----------
     interval : tuple of int
-        So long after the time, of which only the first field is known here.
+        Distance of the later time, field by field. The stage knows only the first field.
     column : str or None
-        So long after the event time in this column instead, or at their time where that is later.
+        Column of the event time, to which the interval is added instead. An update with a later
+        time keeps its time.
     names : tuple of str
-        Of the columns for the other fields of the event time; none without one.
+        Columns for the other fields of the event time; empty without an event time.
     time_type : TimeType
-        Of the first field.
+        Type of the first field.
     """
 
     interval: tuple[int, ...]
@@ -145,7 +142,7 @@ class Later(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clock(Input):
-    """Where the current time enters, as one record.
+    """The input of the current time, a collection with one record.
 
     Parameters
     ----------
@@ -158,23 +155,23 @@ class Clock(Input):
 
 
 class Waiting(Keyed):
-    """An arrangement of updates by the time at which they are due, that drops what was done."""
+    """An arrangement of updates by due time that drops updates after that time."""
 
     @property
     def plain(self) -> bool:
-        return False  # nobody else finds the collection in it
+        return False  # other readers need the updates that it drops
 
 
 @dataclass(frozen=True)
 class DueKernel(ReplayKernel):
-    """What falls due in the interval, at the time at which it does.
+    """Emits the updates that fall due in the interval, at their due times.
 
     Parameters
     ----------
     names : tuple of str
         Columns of the records.
     sign : int
-        1 where records come then, -1 where they go.
+        1 to insert records at their due times, -1 to retract them.
     """
 
     names: tuple[str, ...]
@@ -188,9 +185,9 @@ class DueKernel(ReplayKernel):
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
     ) -> tuple[Changes, int]:
         (side,) = sides
-        found = concat([*side.old, side.new.updates])
-        columns = dict(zip(side.names, side.layout.decode(found)))
-        diff = found.diffs()
+        updates = concat([*side.old, side.new.updates])
+        columns = dict(zip(side.names, side.layout.decode(updates)))
+        diff = updates.diffs()
         if self.sign < 0:
             if (diff == np.iinfo(np.int64).min).any():
                 raise DiffOverflowError(
@@ -198,11 +195,11 @@ class DueKernel(ReplayKernel):
                 )
             diff = -diff
         records = [columns[self.names[i]] for i in wanted]
-        return (records, found.key64, diff), sum(map(len, side.old))
+        return (records, updates.key64, diff), sum(map(len, side.old))
 
 
 def due(source: Node, interval: int, column: str | None, taken: Sequence[str]) -> Linear:
-    """The node with a column, its last one, that tells when something is due.
+    """The node that adds the due time as the last column.
 
     Parameters
     ----------
@@ -210,7 +207,7 @@ def due(source: Node, interval: int, column: str | None, taken: Sequence[str]) -
     interval : int
         As times are encoded.
     column : str or None
-        So long after the event time in this column, and not after the time of an update.
+        Column of the event time, to which the interval is added instead of the update's time.
     taken : sequence of str
         Names that no column may have.
     """
@@ -232,7 +229,7 @@ def falls_due(kind: str, source: Linear, sign: int) -> Reader:
     kind : str
     source : Linear
     sign : int
-        1 where records come then, -1 where they go.
+        1 to insert records at their due times, -1 to retract them.
 
     Notes
     -----
@@ -247,8 +244,8 @@ def falls_due(kind: str, source: Linear, sign: int) -> Reader:
 def later(
     source: Node, interval: Sequence[int], column: str | None, taken: Sequence[str]
 ) -> tuple[Node, list[str]]:
-    """The node with each update at a later time in the first field, where times are structs, and
-    its columns, if any, with what the others are to be: for `pyspark_diff.operators.loop.moved`.
+    """The node that moves the first field of struct times to a later time, and the names of its
+    columns with the new values of other fields, for `pyspark_diff.operators.loop.moved`.
 
     Parameters
     ----------
@@ -256,8 +253,8 @@ def later(
     interval : sequence of int
         A number for each field.
     column : str or None
-        So long after the event time in this column, if that is later than the update, else at the
-        time that it has.
+        Column of the event time, to which the interval is added instead. An update with a later
+        time keeps its time.
     taken : sequence of str
         Names that no column may have.
     """

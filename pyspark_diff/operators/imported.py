@@ -4,9 +4,9 @@ For a collection ``A`` whose past is kept from ``since`` on, at every time ``t``
 
     accumulate(imported(A), t) = accumulate(A, t)
 
-It gives once what was there before, and then passes on what is new, so that what reads it needs not
-know that it came late. Where times are structs it does so field by field: each update of the past
-comes at the coordinate that its time has.
+The node emits the kept updates once, and then passes new updates on. So its readers need no
+backfill of their own. If times are structs, it emits each kept update at the coordinate of its
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_diff.operators.node import Node, Passing
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imported(Passing):
-    """A collection of a program that has run, for operators that have not.
+    """A collection of a program that has run, for operators added later.
 
     Source: differential-dataflow ``operators/arrange/agent.rs``, ``import``.
     """

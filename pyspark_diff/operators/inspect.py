@@ -1,10 +1,10 @@
-"""Inspect: a collection passed on unchanged, whose new updates a function is shown.
+"""Inspect: a collection passed on unchanged, and a function that receives its new updates.
 
 For the updates ``U`` of a step, in order of time::
 
     inspect(A, f) = A,   and f(record, time, diff) for each of U
 
-where record and time are the values that ``collect`` gives for them.
+where record and time have the Python values that ``collect`` returns.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from pyspark_diff.spark.values import to_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inspect(Node):
-    """Passes a collection on unchanged, and shows its updates to a function.
-
+    """Passes a collection on unchanged, and calls a function with its updates.
 
     Parameters
     ----------
@@ -36,7 +35,7 @@ class Inspect(Node):
     by_table : bool
         Whether the function takes a table.
     names : tuple of str
-        What a record calls its columns: the user may see two of one name.
+        Names of a record's columns for the user, who may have two columns of one name.
     """
 
     kind = "inspect"
@@ -51,11 +50,11 @@ class Inspect(Node):
     def calls(
         self, tables: Sequence[pa.Table], time: str, diff: str, at: tuple[int, ...] = ()
     ) -> Iterable[tuple[object, ...]]:
-        """What the function is called with for the updates of one step, call by call: the same
-        each time that it is asked for. The columns have the user's names.
+        """The arguments of each call of the function for the updates of one step, always in the
+        same order. The columns have the user's names.
 
-        In a loop the iteration is a part of the time. Where times are structs, the function is
-        given tuples, and tables have structs.
+        In a loop the iteration is a part of the time. If times are structs, the function receives
+        tuples, and tables have structs.
         """
         tables = [table for table in tables if table.num_rows or not at]
         if not tables:
@@ -75,7 +74,7 @@ class Inspect(Node):
                 turn = pa.array([list(at)] * table.num_rows, pa.list_(pa.int64()))
                 table = table.append_column("iteration", turn)
             return [(table,)]
-        # A function that wants one update at a time is called for each; inspect is for few.
+        # A call for each update is slow, but callers without by_table inspect few updates.
         fields = zip(self.names, self.schema.struct.fields)
         struct = T.StructType([T.StructField(name, field.dataType) for name, field in fields])
         records = to_rows(table.select(self.schema.names), struct)
@@ -87,8 +86,8 @@ class Inspect(Node):
 def in_order(tables: list[pa.Table]) -> list[pa.Table]:
     """Update rows in order of time, as one table.
 
-    The list is emptied: where nobody else has its tables, they go column by column as they are put
-    in order, so that there is no room for all rows twice.
+    The function empties the list. If no other reference to its tables exists, each column is freed
+    after its reordering, so that memory never contains all rows twice.
     """
     table = pa.concat_tables(tables)
     tables.clear()
@@ -98,7 +97,7 @@ def in_order(tables: list[pa.Table]) -> list[pa.Table]:
     schema, columns = table.schema, table.columns
     del table
     columns.reverse()
-    found = []
+    ordered = []
     while columns:
-        found.append(put(columns.pop(), places))
-    return [pa.Table.from_arrays(found, schema=schema)]
+        ordered.append(put(columns.pop(), places))
+    return [pa.Table.from_arrays(ordered, schema=schema)]

@@ -6,8 +6,8 @@ At every time ``t``::
 
     A semijoin B = the records of A whose key is in B,    A antijoin B = A - (A semijoin B)
 
-A key is in B iff its records there accumulate to more than none. A key with a null in it is like no
-other, unless the join is null-safe.
+A key is in B iff the sum of its diffs in B is positive. A key with a null equals no other key,
+unless the join is null-safe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JoinKernel(BilinearKernel):
     Parameters
     ----------
     columns : tuple of (int, str)
-        For each output column the side that it comes from, and its name there.
+        For each output column its side, and its name in the side.
     null_safe : bool
         Whether null equals null.
     """
@@ -70,32 +70,33 @@ class JoinKernel(BilinearKernel):
         pairs = join_core(
             left, right, at, left.lower, most, null_safe=self.null_safe, wanted=looked_at
         )
-        parts = (partial(self._made, sides, wanted, piece) for piece in pairs.pieces)
+        parts = (partial(self._changes, sides, wanted, piece) for piece in pairs.pieces)
         return Parts(parts, pairs.rows, pairs.read, pairs.coordinates)
 
-    def _made(
+    def _changes(
         self, sides: Sequence[Side], wanted: Sequence[int], piece: Piece
     ) -> Iterator[tuple[Changes, PerRow]]:
         for pairs in piece():
             columns = []
             for side, name in (self.columns[i] for i in wanted):
-                rows, of = pairs.left_rows, pairs.left
+                rows, records = pairs.left_rows, pairs.left
                 if side:
-                    rows, of = pairs.right_rows, pairs.right
-                columns.append(sides[side].layout.column(of, sides[side].names.index(name), rows))
+                    rows, records = pairs.right_rows, pairs.right
+                number = sides[side].names.index(name)
+                columns.append(sides[side].layout.column(records, number, rows))
             yield (columns, pairs.time, spread(pairs.diff, len(pairs))), pairs.coordinate
 
 
 @dataclass(frozen=True)
 class SemijoinKernel(BilinearKernel):
-    """The records of one arrangement whose keys are, or are not, in another one of keys.
+    """The records of one arrangement whose keys are, or are not, in an arrangement of keys.
 
     Parameters
     ----------
     names : tuple of str
         Columns of the records.
     anti : bool
-        Those whose keys are not in it.
+        Whether the output has the records whose keys are not in the second arrangement.
     null_safe : bool
         Whether null equals null.
     """
@@ -117,39 +118,41 @@ class SemijoinKernel(BilinearKernel):
 
         sign = -1 if self.anti else 1
         positions = [left.names.index(self.names[i]) for i in wanted]
-        came = [left.new.updates.placed(pack(at))] if self.anti else []
+        unmatched = [left.new.updates.placed(pack(at))] if self.anti else []
 
-        def met(piece: Piece) -> Iterator[Updates]:
+        def matched(piece: Piece) -> Iterator[Updates]:
             for p in piece():
                 yield p.left_updates().at(p.time, sign * p.diff).placed(p.coordinate)
 
-        def given(rows: Updates) -> tuple[Changes, PerRow]:
-            every = np.arange(len(rows))
-            columns = [left.layout.column(rows, position, every) for position in positions]
-            return (columns, rows.times(), rows.diffs()), rows.coordinate
+        def changes(updates: Updates) -> tuple[Changes, PerRow]:
+            rows = np.arange(len(updates))
+            columns = [left.layout.column(updates, position, rows) for position in positions]
+            return (columns, updates.times(), updates.diffs()), updates.coordinate
 
         def whole() -> Iterator[tuple[Changes, PerRow]]:
-            pieces = [updates for piece in pairs.pieces for updates in met(piece)]
-            yield given(consolidate(concat([*pieces, *came])).updates)
+            pieces = [updates for piece in pairs.pieces for updates in matched(piece)]
+            yield changes(consolidate(concat([*pieces, *unmatched])).updates)
 
-        def one(piece: Piece) -> Iterator[tuple[Changes, PerRow]]:
-            return map(given, met(piece))
+        def part_of(piece: Piece) -> Iterator[tuple[Changes, PerRow]]:
+            return map(changes, matched(piece))
 
         def coordinates() -> list[int]:
             return sorted({*pairs.coordinates(), pack(at)})
 
         rows = pairs.rows + len(left.new.updates)
-        # In one part, as keys that come and those that go cancel, unless a key does so often that
-        # its records are far too many: each time is one of them.
+        # One part lets insertions and retractions of keys cancel. Keys that change at very many
+        # times have too many pairs for one part.
         parts: Iterator[Part] = iter([whole])
         if pairs.rows > 4 * most:
-            parts = chain([lambda: map(given, came)], (partial(one, p) for p in pairs.pieces))
+            parts = chain(
+                [lambda: map(changes, unmatched)], (partial(part_of, p) for p in pairs.pieces)
+            )
         return Parts(parts, rows, pairs.read, coordinates)
 
 
 @dataclass(frozen=True)
 class Pad(Stage):
-    """Columns picked by name, with nulls for those that are not there: linear, needs no Spark.
+    """Columns selected by name, with nulls for missing columns: linear, needs no Spark.
 
     Parameters
     ----------
@@ -165,27 +168,27 @@ class Pad(Stage):
     may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        there = frame.columns
+        known = frame.columns
         return frame.select(
             *[
                 (F.lit(None).cast(kind) if old is None else column(old)).alias(new)
                 for (old, new), kind in zip(self.names, self.kinds)
-                if old is None or old in there
+                if old is None or old in known
             ],
             TIME,
             DIFF,
         )
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        there = table.column_names
-        found = {
+        known = table.column_names
+        columns = {
             new: pa.nulls(table.num_rows, arrow_type(kind)) if old is None else table[old]
-            for (old, new), kind in zip(self.names, self.kinds) if old is None or old in there
+            for (old, new), kind in zip(self.names, self.kinds) if old is None or old in known
         }
-        return pa.table({**found, TIME: table[TIME], DIFF: table[DIFF]})
+        return pa.table({**columns, TIME: table[TIME], DIFF: table[DIFF]})
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Columns of the input that the wanted ones are made of."""
+        """Columns of the input from which the wanted columns are computed."""
         return frozenset(old for old, new in self.names if old is not None and new in wanted)
 
 
@@ -203,7 +206,7 @@ def join(
     left, right : Arranged
         With keys of the same types, in the same order.
     columns : sequence of (int, str, str)
-        For each output column its side (0 or 1), its name there, and its name in the output.
+        For each output column its side (0 or 1), its name in the side, and its name in the output.
     null_safe : bool
         Whether null equals null.
 
@@ -222,7 +225,7 @@ def join(
 def semijoin(
     left: Arranged, keys: Arranged, *, anti: bool = False, null_safe: bool = False
 ) -> Reader:
-    """The node with the records of ``left`` whose keys are among ``keys``, or are not.
+    """The node with the records of ``left`` whose keys are, or are not, among ``keys``.
 
     Parameters
     ----------
@@ -230,7 +233,7 @@ def semijoin(
     keys : Arranged
         Distinct keys of the same types, without values.
     anti : bool
-        Those whose keys are not among them.
+        Whether the output has the records whose keys are not among ``keys``.
     null_safe : bool
         Whether null equals null.
     """
@@ -239,7 +242,7 @@ def semijoin(
 
 
 def pad(source: Node, names: Sequence[tuple[str | None, T.StructField]]) -> Linear:
-    """The node with columns of ``source`` by name, and nulls where there is no name."""
+    """The node with columns of ``source`` by name, and nulls for each column without a name."""
     stage = Pad(
         tuple((old, field.name) for old, field in names), tuple(f.dataType for _, f in names)
     )

@@ -1,4 +1,4 @@
-"""Linear operators as stages: Spark expressions, and those that need no Spark at all."""
+"""Linear operators as stages: Spark expressions, and stages that need no Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOT_NEGATED = "a diff of -9223372036854775808 cannot be negated within 64 bits"
 
 @dataclass(frozen=True)
 class Pick(Stage):
-    """Columns picked by name, perhaps under other names: `select` with names, `drop`, renaming.
+    """Columns selected by name, perhaps renamed: `select` with names, `drop`, renaming.
 
     Parameters
     ----------
@@ -54,20 +54,20 @@ class Pick(Stage):
     may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        # A column may be missing because nothing downstream wants it.
+        # A column may be missing because no reader wants it.
         picked = [column(old).alias(new) for old, new in self.names if old in frame.columns]
         return frame.select(*picked, TIME, DIFF)
 
     def on_table(self, table: pa.Table) -> pa.Table:
         known = frozenset(table.schema.names)
-        there = [(old, new) for old, new in self.names if old in known]
-        found = table.select([*(old for old, _ in there), TIME, DIFF])
-        if all(old == new for old, new in there):
-            return found
-        return found.rename_columns([*(new for _, new in there), TIME, DIFF])
+        present = [(old, new) for old, new in self.names if old in known]
+        selected = table.select([*(old for old, _ in present), TIME, DIFF])
+        if all(old == new for old, new in present):
+            return selected
+        return selected.rename_columns([*(new for _, new in present), TIME, DIFF])
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Columns of the input that the wanted ones are made of."""
+        """Columns of the input from which the wanted columns are computed."""
         return frozenset(old for old, new in self.names if new in wanted)
 
 
@@ -127,9 +127,9 @@ class NormalForm(Stage):
     keeps_time_and_diff = True
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        there = frozenset(frame.columns)
+        present = frozenset(frame.columns)
         return frame.withColumns({
-            name: normal_form(column(name), kind) for name, kind in self.columns if name in there
+            name: normal_form(column(name), kind) for name, kind in self.columns if name in present
         })
 
     def on_table(self, table: pa.Table) -> pa.Table:
@@ -137,8 +137,8 @@ class NormalForm(Stage):
             place = table.schema.get_field_index(name)
             if place >= 0:
                 chunks = [normalise(chunk) for chunk in table.column(place).chunks]
-                found = pa.chunked_array(chunks, table.schema.field(place).type)
-                table = table.set_column(place, table.schema.field(place), found)
+                values = pa.chunked_array(chunks, table.schema.field(place).type)
+                table = table.set_column(place, table.schema.field(place), values)
         return table
 
 
@@ -165,12 +165,12 @@ def with_normal_form(source: Node, *, floats: bool = False) -> Node:
 
 @dataclass(frozen=True)
 class MultiplyDiff(Stage):
-    """The diff multiplied by a whole number, which is dropped.
+    """Multiplies the diff by a column of whole numbers, and drops the column.
 
     Parameters
     ----------
     name : str
-        Its column; null counts as zero.
+        The column; null counts as zero.
     """
 
     name: str
@@ -178,11 +178,11 @@ class MultiplyDiff(Stage):
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
         weight = F.coalesce(column(self.name).cast("long"), F.lit(0))
-        # In decimals the product is exact, so that one which does not fit is found.
+        # Decimal products are exact, so that this condition finds each overflow.
         exact = column(DIFF).cast("decimal(19,0)") * weight.cast("decimal(19,0)")
         fits = exact.between(F.lit(-(2**63)).cast("decimal(38,0)"), F.lit(2**63 - 1))
-        told = to_text(DiffOverflowError(_NOT_WEIGHED))
-        product = F.when(fits, exact.cast("long")).otherwise(F.raise_error(F.lit(told)))
+        message = to_text(DiffOverflowError(_NOT_WEIGHED))
+        product = F.when(fits, exact.cast("long")).otherwise(F.raise_error(F.lit(message)))
         return frame.withColumn(DIFF, product).drop(self.name)
 
     def on_table(self, table: pa.Table) -> pa.Table:
@@ -196,7 +196,7 @@ class MultiplyDiff(Stage):
 
 
 def multiply_diff(source: Node, name: str) -> Linear:
-    """The node with each diff multiplied by a column, which is dropped."""
+    """The node that multiplies each diff by a column, and drops the column."""
     names = [n for n in source.schema.names if n != name]
     schema, stage = source.schema.only(names), MultiplyDiff(name)
     return Linear("weighted", source, schema, stage, lambda wanted: wanted | {name})
@@ -209,11 +209,11 @@ class Negate(Stage):
     keeps_time_and_diff = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        # Without ANSI mode Spark would wrap round, and with it fail in words of its own.
-        told = to_text(DiffOverflowError(_NOT_NEGATED))
+        # Spark would wrap around without ANSI mode, and raise its own error with it.
+        message = to_text(DiffOverflowError(_NOT_NEGATED))
         diff = column(DIFF)
         least = diff == F.lit(-(2**63))
-        return frame.withColumn(DIFF, F.when(least, F.raise_error(told)).otherwise(-diff))
+        return frame.withColumn(DIFF, F.when(least, F.raise_error(message)).otherwise(-diff))
 
     def on_table(self, table: pa.Table) -> pa.Table:
         try:
@@ -230,23 +230,23 @@ def negate(source: Node) -> Linear:
 
 @dataclass(frozen=True)
 class Expression(Stage):
-    """Anything that Spark evaluates row by row.
+    """An expression that Spark evaluates row by row.
 
     Parameters
     ----------
     apply : callable
         From a frame of update rows to a frame of update rows.
     takes : StructType
-        Spark schema of the update rows it takes.
+        Spark schema of the input's update rows.
     keeps_time_and_diff : bool
     same : tuple of (str, str)
-        Pairs of (column of the input, column of the output that it is), as far as they are known.
+        Known pairs of (column of the input, equal column of the output).
     label : str
         The operator and its columns, for the report of a step.
     written : Settings, optional
-        The settings under which it was written; it is not evaluated under others.
+        The settings under which it was written; its evaluation requires the same settings.
     functions : tuple
-        The functions of users that it called then: see `user_functions`.
+        The users' functions that it called when it was written: see `user_functions`.
     """
 
     apply: Callable[[DataFrame], DataFrame]
@@ -269,25 +269,25 @@ class Expression(Stage):
         raise TypeError("only Spark evaluates this stage")
 
     def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """Settings that its values may depend on, and that have other values.
+        """Settings that may change its values and that differ from ``values``.
 
         Parameters
         ----------
         values : mapping of str to str
-            By the names of settings.
+            Values by the names of settings.
 
         Returns
         -------
         dict
-            By name the value under which it was written, and that of ``values``.
+            By name the value under which it was written, and the value in ``values``.
         """
-        found = {} if self.written is None else self.written.differing(values)
-        if ZONE in found and not self._reads_zone():
-            del found[ZONE]
-        return found
+        differing = {} if self.written is None else self.written.differing(values)
+        if ZONE in differing and not self._reads_zone():
+            del differing[ZONE]
+        return differing
 
     def _check_functions(self, spark: SparkSession) -> None:
-        """Refuse to call other functions than when it was written."""
+        """Raise an error if a name of a function has another function since."""
         if user_functions(self.apply(frame_of_no_rows(spark, self.takes))) != self.functions:
             raise SettingsChangedError(
                 "an expression calls a function of the session by its name, and another function "
@@ -334,7 +334,7 @@ class FlatMap(Stage):
                     "every row one, or filter these rows out"
                 )
         make = T.Row(*self.inputs.names)
-        # The user's own function is called for each record; that is what flat_map is.
+        # flat_map calls the user's function for each record, so vectors do not help.
         values = [python_values(table.column(f.name).cast(f.type)) for f in self.inputs]
         records = zip(*values) if values else iter([()] * table.num_rows)
         origin: list[int] = []
@@ -362,7 +362,7 @@ class FlatMap(Stage):
                     f"a {field.type}: {wrong}"
                 ) from wrong
         index = pa.array(origin, type=pa.int64())
-        # Chunks of one type differ in time zone only where Spark's session zone is not UTC.
+        # Chunks of one type differ in time zone only if Spark's session zone is not UTC.
         time = table[TIME].take(index).cast(self.schema.field(TIME).type)
         return pa.table([*columns, time, table[DIFF].take(index)], schema=self.schema)
 
@@ -392,7 +392,7 @@ class _Mapped(Stage, ABC):
     struct: T.StructType
     schema: pa.Schema
     keeps_time_and_diff = False
-    #: What users call it, and a part.
+    #: Names of the operator and of a part for messages.
     called: ClassVar[str]
     part: ClassVar[str]
 
@@ -409,22 +409,22 @@ class _Mapped(Stage, ABC):
     def _mapped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = {TIME: self.time, DIFF: self.diff}
         fields = [*self.inputs, self.schema.field(TIME), self.schema.field(DIFF)]
-        given = pa.schema([(names.get(field.name, field.name), field.type) for field in fields])
+        renamed = pa.schema([(names.get(field.name, field.name), field.type) for field in fields])
         expected = [names.get(name, name) for name in self.schema.names]
         parts = (
             self._shown(pa.RecordBatch.from_arrays(
-                [batch.column(f.name).cast(f.type) for f in fields], schema=given
+                [batch.column(f.name).cast(f.type) for f in fields], schema=renamed
             ))
             for batch in batches
         )
         for part in self.function(parts):
             pause()
-            there = self._names(part)
-            missing = [name for name in expected if name not in there]
+            names_of_part = self._names(part)
+            missing = [name for name in expected if name not in names_of_part]
             if missing:
                 raise SchemaError(
                     f"{self.called}'s function returned a {self.part} without "
-                    f"{', '.join(missing)}; its columns are {', '.join(there)}"
+                    f"{', '.join(missing)}; its columns are {', '.join(names_of_part)}"
                 )
             for name, error in ((self.time, InvalidTimeError), (self.diff, InvalidDiffError)):
                 if self._missing(part, name):
@@ -442,11 +442,11 @@ class _Mapped(Stage, ABC):
 
     @abstractmethod
     def _shown(self, batch: pa.RecordBatch) -> Any:
-        """A batch as the function has it."""
+        """A batch in the form that the function receives."""
 
     @abstractmethod
     def _names(self, part: Any) -> list[str]:
-        """The columns of a part that the function gave."""
+        """The columns of a part that the function returned."""
 
     @abstractmethod
     def _missing(self, part: Any, name: str) -> bool:
@@ -454,7 +454,7 @@ class _Mapped(Stage, ABC):
 
     @abstractmethod
     def _taken(self, part: Any, name: str, kind: pa.DataType) -> pa.Array:
-        """A column of a part that the function gave."""
+        """A column of a part that the function returned."""
 
 
 class MapInPandas(_Mapped):
@@ -496,7 +496,7 @@ class MapInArrow(_Mapped):
 def _from_pandas(column: pd.Series, kind: pa.DataType) -> pa.Array:
     if column.dtype != object or pa.types.is_string(kind):
         return pa.Array.from_pandas(column, type=kind)
-    # Arrow checks arrays of numbers, and cuts off what does not fit from Python's own.
+    # Arrow checks the range of arrays of numbers, but truncates Python numbers silently.
     missing = [v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v)
                for v in column]
     return to_array([None if gone else v for v, gone in zip(column, missing)], kind)

@@ -1,21 +1,23 @@
-"""Loops: where an iteration begins, goes round, and is left.
+"""Loops: entry into an iteration, feedback, and exit from it.
 
 With the body ``r = f(x)``, at every time ``t``::
 
     x at (t, 0) = start at t        x at (t, i + 1) = r at (t, i)
 
-so ``x`` at coordinate 0 has the updates of ``start``, at 1 those of ``r`` at 0 less those of
-``start``, and at ``i + 1`` those of ``r`` at ``i``. To leave a loop is to forget its coordinate.
+so ``x`` at coordinate 0 has the updates of ``start``. At coordinate 1 it has the updates of ``r``
+at 0 minus the updates of ``start``, and at ``i + 1`` the updates of ``r`` at ``i``. `leave` drops
+the coordinate of a loop.
 
-What enters has all its updates at coordinate 0. With a number of iterations ``f`` for each record::
+A collection enters with all its updates at coordinate 0. With an iteration ``f`` for each record::
 
     enter_at(a, f) at (t, i) = { r in a at t : f(r) <= i }
 
-so the updates of a record are at the coordinate ``f(r)``, whenever in time they come.
+so the updates of a record are at the coordinate ``f(r)``, at each of their times.
 
 Times that are structs ``(t, i, ...)`` are ordered field by field, as times and coordinates are. So
-collections with such times are in a loop for each field but the first, in which nothing goes round:
-each update enters it at that field of its time, and what comes out has the field in a column.
+collections with struct times are in a loop for each field except the first, and these loops have no
+feedback. Each update enters a loop at that field of its time, and leaves with the field in a
+column.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from pyspark_diff.times import Antichain, Coordinate
 
 @dataclass(frozen=True, eq=False)
 class TimeScope(LoopScope):
-    """A field of times that are structs, as the loop that its updates are in.
+    """A field of struct times, as the loop around the updates with such times.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ class TimeScope(LoopScope):
         return self.times
 
     def last(self, number: int) -> int:
-        """The last value of a field besides the first."""
+        """The greatest value of a field other than the first."""
         width = arrow_type(self.times.fields[number].dataType).bit_width
         return min(self.max_iterations, 1 << (width - 1)) - 1
 
@@ -78,7 +80,7 @@ class TimeScope(LoopScope):
 
 
 def time_scope(node: Node) -> TimeScope | None:
-    """The innermost field of the times of a collection, where these are structs."""
+    """The innermost field of the times of a collection; None if its times are no structs."""
     loop = node.loop
     while loop is not None and not isinstance(loop, TimeScope):
         loop = loop.parent
@@ -92,35 +94,35 @@ def scope_of(times: T.StructType) -> TimeScope:
 
 @cache
 def _scopes(kind: str) -> tuple[TimeScope, ...]:
-    """The loops of a type of times, the outermost first: of one type they are the same."""
+    """The loops of a type of times, the outermost first. Equal types share their loops."""
     times = T.StructType.fromJson(json.loads(kind))
-    found: list[TimeScope] = []
+    scopes: list[TimeScope] = []
     count = len(times.fields) - 1
     for _ in range(count):
-        parent = found[-1] if found else None
+        parent = scopes[-1] if scopes else None
         name = f"the times {times.simpleString()}"
-        found.append(TimeScope(name, parent, 1 << bits(count), stops=False, times=times))
-    return tuple(found)
+        scopes.append(TimeScope(name, parent, 1 << bits(count), stops=False, times=times))
+    return tuple(scopes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Variable(Node):
-    """What goes round in a loop: whole, and so it needs all of what it starts with.
+    """The variable of a loop. Its feedback has all columns, so it needs all columns of the start.
 
-    Its definition is made of the variable itself, so it comes later: the one knot of a program,
-    which `define` ties, once. Nothing else about a node is filled in after it is made.
+    The definition of a variable reads the variable, so `define` sets it after the construction, and
+    only once. Nodes have no other cycle and no other attribute that is set later.
 
     Parameters
     ----------
     loop : LoopScope
     start : Node
-        What it is at first.
+        The value of the variable in the first iteration.
     """
 
     kind = "variable"
     loop: LoopScope
     start: InitVar[Node]
-    #: What it is in the next iteration; None until it is defined.
+    #: The value in the next iteration; None until `define` sets it.
     result: Node | None = field(default=None, init=False)
 
     def __post_init__(self, start: Node) -> None:
@@ -130,12 +132,12 @@ class Variable(Node):
                 f"a variable of {loop.name} starts with a collection from outside of it, not with "
                 "one that changes in each iteration"
             )
-        # It may come to have nulls where the first one has none.
+        # Later iterations may have nulls in columns whose start has none.
         schema = Schema(without_nullability(start.schema.struct))
         self._settle((start,), schema=schema, loop=loop)
 
     def define(self, result: Node) -> None:
-        """Say, once, what it is in the next iteration."""
+        """Set, once, the value in the next iteration."""
         if self.result is not None:
             raise SchemaError("this variable was set before; a variable is set once")
         object.__setattr__(self, "result", result)
@@ -143,7 +145,7 @@ class Variable(Node):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Enter(Passing):
-    """A stream of updates from outside of all loops, up to where the loop goes."""
+    """A stream of updates from outside of all loops that enters a loop."""
 
     kind = "enter"
     loop: LoopScope
@@ -155,14 +157,14 @@ class Enter(Passing):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EnterAt(Node):
-    """A collection from outside of a loop, each record of it from some iteration on.
+    """A collection from outside of a loop, whose records enter at iterations of their own.
 
     Parameters
     ----------
     loop : LoopScope
     source : Node
     at : str
-        The column with the number of that iteration.
+        The column with the number of the iteration.
     names : tuple of str
         Columns of the output.
     """
@@ -185,29 +187,29 @@ class EnterAt(Node):
         return wanted | {self.at}
 
     def iterations(self, numbers: Int64) -> tuple[list[int], list[int]]:
-        """The iterations in which something enters, in order, and how many updates each.
+        """The iterations with entering updates, in order, and the number of updates of each.
 
         Raises
         ------
         SchemaError
-            If there is no such iteration.
+            If an iteration is negative.
         StalledError
-            If the loop would have been refused before.
+            If the loop would raise an error before an iteration.
         """
-        found, counts = np.unique(numbers, return_counts=True)
-        if found.size and found[0] < 0:
-            raise self.loop.no_entry(int(found[0]))
-        if self.loop.stops:  # it ends before they enter
-            there = found < self.loop.max_iterations
-            found, counts = found[there], counts[there]
-        elif found.size and found[-1] >= self.loop.max_iterations:
-            raise self.loop.no_entry(int(found[-1]))
-        return found.tolist(), counts.tolist()
+        entered, counts = np.unique(numbers, return_counts=True)
+        if entered.size and entered[0] < 0:
+            raise self.loop.no_entry(int(entered[0]))
+        if self.loop.stops:  # it returns before later records enter
+            reached = entered < self.loop.max_iterations
+            entered, counts = entered[reached], counts[reached]
+        elif entered.size and entered[-1] >= self.loop.max_iterations:
+            raise self.loop.no_entry(int(entered[-1]))
+        return entered.tolist(), counts.tolist()
 
 
 @dataclass(frozen=True)
 class Entering(Stage):
-    """The records that enter a loop at one iteration, without its number.
+    """The records that enter a loop at one iteration, without the column of the iteration.
 
     Parameters
     ----------
@@ -229,17 +231,17 @@ class Entering(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Move(Passing):
-    """Updates at a later time in a field of times that are structs than they came at.
+    """Moves updates with struct times to a later time in one field.
 
     Parameters
     ----------
     source : Node
     number : int
-        Which of the fields but the first.
+        Number of the field, without the first field.
     by : int
-        So much later.
+        Distance of the later time.
     at : str or None
-        At the number in this column instead, where that is later than they came.
+        Column with the new value of the field, if that is later than the old value.
     """
 
     kind = "move"
@@ -256,12 +258,12 @@ class Move(Passing):
         return wanted if self.at is None else wanted | {self.at}
 
     def moved(self, at: Coordinate, to: int) -> Coordinate:
-        """A coordinate with another number in its place.
+        """A coordinate with another value of the field.
 
         Raises
         ------
         InvalidTimeError
-            If there is none so late.
+            If the value exceeds the range of the field.
         """
         assert isinstance(self.loop, TimeScope)
         if to > self.loop.last(self.number + 1):
@@ -276,35 +278,35 @@ class Move(Passing):
 
 
 def moved(source: Node, by: Sequence[int], names: Sequence[str]) -> Node:
-    """The collection at later times in all fields but the first.
+    """The collection at later times in all fields except the first.
 
     Parameters
     ----------
     source : Node
     by : sequence of int
-        So much later in each field.
+        Distance of the later time, field by field.
     names : sequence of str
-        Columns with the numbers of these fields instead, where these are later.
+        Columns with the new values of these fields, if they are later than the old values.
     """
-    found = source
+    node = source
     for number, interval in enumerate(by):
         if names:
-            found = Move(found, number, at=names[number])
+            node = Move(node, number, at=names[number])
         elif interval:
-            found = Move(found, number, interval)
-    return found
+            node = Move(node, number, interval)
+    return node
 
 
 @dataclass(frozen=True)
 class Moving(Stage):
-    """The records of one number in a column, which is left out.
+    """The records with one number in a column, without this column.
 
     Parameters
     ----------
     at : str
     number : int
     first : bool
-        Those of smaller numbers as well.
+        Whether records with smaller numbers belong to the output as well.
     """
 
     at: str
@@ -323,21 +325,21 @@ class Moving(Stage):
         return table.filter(inside).drop_columns([self.at])
 
 
-#: Before all fields of times.
+#: A number before all values of fields of times.
 BEFORE_ALL = -(2**63)
 
 
 @dataclass(frozen=True)
 class Completing(Stage):
-    """Of updates with the fields of their times in columns, but for the first, those at times that
-    are complete at a frontier, or the others.
+    """Selects updates by the completeness of their struct times at a frontier.
 
     Parameters
     ----------
     names : tuple of str
-        These columns.
+        Columns with the fields of times, except the first.
     frontier : Antichain
     complete : bool
+        Whether the output has the complete times, or the incomplete times.
     """
 
     names: tuple[str, ...]
@@ -361,7 +363,7 @@ class Completing(Stage):
 
 
 def beyond(frontier: Antichain, parts: Sequence[Int64]) -> np.ndarray:
-    """Which of some times, field by field, are beyond a frontier.
+    """For times, field by field, whether each is beyond a frontier.
 
     Examples
     --------
@@ -369,52 +371,52 @@ def beyond(frontier: Antichain, parts: Sequence[Int64]) -> np.ndarray:
     >>> beyond(Antichain([(0, 3), (2, 0)]), parts).tolist()
     [True, False, True]
     """
-    found = np.zeros(len(parts[0]), bool)
+    inside = np.zeros(len(parts[0]), bool)
     for element in frontier:
         assert isinstance(element, tuple)
-        found |= np.logical_and.reduce([part >= least for part, least in zip(parts, element)])
-    return found
+        inside |= np.logical_and.reduce([part >= least for part, least in zip(parts, element)])
+    return inside
 
 
 def is_beyond(frontier: Antichain, parts: Sequence[Column]) -> Column:
-    """The same as a condition on columns."""
-    found = F.lit(False)
+    """`beyond` as a condition on columns."""
+    condition = F.lit(False)
     for element in frontier:
         assert isinstance(element, tuple)
-        found |= reduce(and_, (part >= least for part, least in zip(parts, element)))
-    return found
+        condition |= reduce(and_, (part >= least for part, least in zip(parts, element)))
+    return condition
 
 
 def with_times(source: Node, times: T.StructType, fields: Sequence[str]) -> EnterAt:
-    """The collection whose times have more fields than the first, which are columns so far."""
+    """The collection with struct times, whose fields except the first are columns of ``source``."""
     names = source.schema.names
-    found = source
+    node = source
     for scope, column_ in zip(_scopes(times.json()), fields):
         names = tuple(name for name in names if name != column_)
-        found = EnterAt(scope, found, column_, names)
-    assert isinstance(found, EnterAt)  # there is a field besides the first
-    return found
+        node = EnterAt(scope, node, column_, names)
+    assert isinstance(node, EnterAt)  # struct times have a second field
+    return node
 
 
-def revealed(source: Node, found: Node) -> tuple[str, ...] | None:
-    """The columns that have the coordinates of a collection, the outermost first, in another one
-    that is the same outside of loops; None where that is of another collection."""
+def revealed(source: Node, node: Node) -> tuple[str, ...] | None:
+    """The columns of ``node`` with the coordinates of ``source``, the outermost first; None if
+    ``node`` does not reveal the coordinates of ``source``."""
     names = []
-    while found is not source:
-        if not isinstance(found, Reveal):
+    while node is not source:
+        if not isinstance(node, Reveal):
             return None
-        names.append(found.name)
-        (found,) = found.inputs
+        names.append(node.name)
+        (node,) = node.inputs
     return tuple(names)
 
 
 def without_times(source: Node, names: Sequence[str]) -> Reveal:
-    """The collection at times that are only the first field, the others being columns again."""
-    found = source
+    """The collection with the first field as its time, and the other fields as columns."""
+    node = source
     for name in reversed(names):
-        found = Reveal(found, name)
-    assert isinstance(found, Reveal)
-    return found
+        node = Reveal(node, name)
+    assert isinstance(node, Reveal)
+    return node
 
 
 @dataclass(frozen=True)
@@ -442,7 +444,7 @@ class Revealing(Stage):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leave(Passing):
-    """A collection of a loop as it is at the end, seen from outside."""
+    """The result of a collection of a loop, outside of the loop."""
 
     kind = "leave"
     source: InitVar[Node]
@@ -453,19 +455,19 @@ class Leave(Passing):
         self._settle((source,), schema=source.schema, loop=source.loop.parent)
 
     def stages(self, iteration: int) -> tuple[Stage, ...]:
-        """What is done to what leaves at an iteration."""
+        """The stages for the updates that leave at an iteration."""
         return ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reveal(Leave):
-    """A collection of a loop, seen from outside, with the iteration of each update in a column.
+    """A collection of a loop, outside of the loop, with the iteration of each update in a column.
 
     Parameters
     ----------
     source : Node
     name : str
-        Of that column, the last one.
+        Name of this last column.
     """
 
     kind = "reveal"

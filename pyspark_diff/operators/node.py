@@ -1,8 +1,8 @@
-"""Nodes of the dataflow graph: what an operator reads, and what it gives.
+"""Nodes of the dataflow graph: the inputs of an operator, and its output columns.
 
-Nodes are values: descriptions that hold no state and never change, so that to ask one for something
-changes nothing. A `Dataflow` holds the state of each that runs. An operator is correct iff at every
-time the output accumulated there equals its batch function of the input accumulated there.
+Nodes are values: descriptions without state that never change. A `Dataflow` keeps the state of each
+running operator. An operator is correct iff at every time the accumulated output equals its batch
+function of the accumulated input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AnyNode = TypeVar("AnyNode", bound="Node")
 
 @dataclass(frozen=True, eq=False)
 class LoopScope:
-    """One loop, as nodes know it.
+    """A loop around nodes.
 
     Parameters
     ----------
@@ -39,16 +39,16 @@ class LoopScope:
     parent : LoopScope or None
         The loop around it.
     max_iterations : int
-        How many iterations there are at most.
+        The maximal number of iterations.
     stops : bool
-        Whether it returns what it has reached then, instead of refusing.
+        Whether the loop returns its result after the last iteration, instead of an error.
     advice : str
-        What a refusal says, instead of what is so of any loop.
+        Advice of the error message, instead of the general advice.
     endless : str
-        What it says where it goes on for more iterations than there are keys in the arrangements
-        from outside that its operators read; nothing if that is no reason to refuse it.
+        Message if the loop needs more iterations than the outer arrangements of its operators have
+        keys. Empty if the number of keys is no limit.
     falls : str
-        A column of doubles, if it is only a reason where that has fallen by more than rounding.
+        A column of doubles that must fall by more than rounding before that limit applies, or "".
     """
 
     name: str
@@ -64,18 +64,18 @@ class LoopScope:
         object.__setattr__(self, "depth", 1 if self.parent is None else self.parent.depth + 1)
 
     def around(self, depth: int) -> "LoopScope":
-        """The loop at a depth, of this one and those around it."""
-        found = self
-        while found.depth > depth and found.parent is not None:
-            found = found.parent
-        return found
+        """This loop or the loop around it with a depth."""
+        loop = self
+        while loop.depth > depth and loop.parent is not None:
+            loop = loop.parent
+        return loop
 
     def time_type(self) -> T.StructType | None:
-        """The type of times, where these are structs and it is a field of theirs, or in one."""
+        """The type of struct times if this loop or a loop around it is a field of times."""
         return None if self.parent is None else self.parent.time_type()
 
     def no_entry(self, number: int | None) -> DiffError:
-        """The error of a record that is to enter at an iteration that there is not."""
+        """The error of a record that is to enter at an invalid iteration."""
         if number is None:
             return SchemaError(
                 f"enter_at: a record of {self.name} has no iteration to enter at: it is null"
@@ -91,12 +91,12 @@ class LoopScope:
         )
 
     def __contains__(self, node: Node) -> bool:
-        """Whether a node is in this loop, or in one inside of it."""
+        """Whether a node is in this loop, or in a loop inside of it."""
         return node.loop is not None and node.loop.around(self.depth) is self
 
 
 class Node:
-    """An operator's place in the graph. Two nodes are equal iff they are the same one.
+    """An operator's place in the graph. Two nodes are equal iff they are identical.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Node:
         Data columns of the output.
     time_type : TimeType
     loop : LoopScope or None
-        The innermost loop around it; None outside of all.
+        The innermost loop around it; None outside of all loops.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Node:
     loop: LoopScope | None
 
     def _settle(self, inputs: Sequence["Node"], **others: object) -> None:
-        """Fill in, while the node is made, what follows from its inputs, and other attributes."""
+        """Set, during construction, the attributes that follow from the inputs, and others."""
         others = {"inputs": tuple(inputs), "loop": _innermost(self.kind, inputs), **others}
         if inputs:
             others["time_type"] = inputs[0].time_type
@@ -130,16 +130,16 @@ class Node:
         return self if inputs == self.inputs else _changed(self, inputs=inputs)
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Columns of the input that the wanted output columns are made of."""
+        """Columns of the input from which the wanted output columns are computed."""
         return frozenset(name for node in self.inputs for name in node.schema.names)
 
     def needs_of(self, wanted: frozenset[str], number: int) -> frozenset[str]:
-        """The same for one of several inputs."""
+        """`needs` for one of several inputs."""
         return self.needs(wanted)
 
     @property
     def depth(self) -> int:
-        """How many loops are around it."""
+        """Number of loops around the node."""
         return 0 if self.loop is None else self.loop.depth
 
     def __repr__(self) -> str:
@@ -148,28 +148,28 @@ class Node:
 
 def _changed(node: AnyNode, **changes: object) -> AnyNode:
     """A copy of a node with some attributes changed."""
-    made = copy(node)
+    changed = copy(node)
     for name, value in changes.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(changed, name, value)
+    return changed
 
 
 def _innermost(kind: str, inputs: Sequence[Node]) -> LoopScope | None:
-    """The loop that an operator is in: the innermost of those that its inputs are in."""
+    """The loop of an operator: the innermost loop of its inputs."""
     loops = [node.loop for node in inputs if node.loop is not None]
-    found = max(loops, key=lambda loop: loop.depth, default=None)
+    innermost = max(loops, key=lambda loop: loop.depth, default=None)
     for loop in loops:
-        if found is not None and found.around(loop.depth) is not loop:
+        if innermost is not None and innermost.around(loop.depth) is not loop:
             raise SchemaError(
-                f"{kind} has inputs from two loops, {loop.name} and {found.name}, and neither is "
-                "inside of the other; take what comes out of one: leave()"
+                f"{kind} has inputs from two loops, {loop.name} and {innermost.name}, and neither "
+                "is inside of the other; take the result of a loop: leave()"
             )
-    return found
+    return innermost
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Input(Node):
-    """Where updates enter a dataflow.
+    """A source of updates of a dataflow.
 
     Parameters
     ----------
@@ -196,16 +196,16 @@ class Input(Node):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Constant(Input):
-    """A collection that never changes: some records, there from the beginning.
+    """A collection that never changes: some records, present from the beginning.
 
     Parameters
     ----------
     schema : Schema
     time_type : TimeType
     rows : pyarrow.Table or DataFrame
-        In the columns of the schema.
+        Records with the columns of the schema.
     origin : object, optional
-        What they were made of, and never changes itself: the same gives the same.
+        The immutable source of the records. Equal sources have equal records.
     """
 
     name: str = field(default="constant", init=False)
@@ -216,7 +216,7 @@ class Constant(Input):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linear(Node):
-    """An operator without state: ``f(A + B) = f(A) + f(B)``, applied to updates as they are.
+    """An operator without state, applied to updates: ``f(A + B) = f(A) + f(B)``.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Linear(Node):
     schema : Schema
     stage : Stage
     made_of : callable, optional
-        From wanted columns of the output to those of the input; all of the input if not given.
+        From wanted columns of the output to columns of the input. By default all input columns.
     """
 
     kind: str
@@ -242,7 +242,7 @@ class Linear(Node):
 
 
 class Passing(Node):
-    """A node whose output has the columns of its inputs, each as it is."""
+    """A node whose output has the columns of its inputs, unchanged."""
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
         return wanted
@@ -269,7 +269,7 @@ class Concat(Passing):
     def __post_init__(self, sources: Sequence[Node]) -> None:
         schema = sources[0].schema
         if any(node.schema.struct != schema.struct for node in sources):
-            # One of them may have nulls where the first has none.
+            # Another source may have nulls in columns whose first source has none.
             schema = Schema(without_nullability(schema.struct))
         self._settle(sources, schema=schema)
 
@@ -287,25 +287,25 @@ class Arranged(Node):
 
     @property
     def keeps(self) -> bool:
-        """Whether it holds an arrangement from one step to the next."""
+        """Whether it keeps an arrangement from one step to the next."""
         return True
 
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
-        """Columns that are kept, those of the key first, when some are wanted."""
+        """Stored columns if some are wanted, the key first."""
         values = (n for n in self.schema.names if n in wanted and n not in self.key)
         return (*self.key, *values)
 
     def layout(self, wanted: frozenset[str]) -> Layout:
-        """How its records are held."""
+        """The layout of the stored records."""
         return self.schema.layout_by(self.key, self.stored(wanted))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Keyed(Arranged):
-    """An operator that takes a stream of updates in, by key, and may apply a kernel on the way.
+    """An operator that arranges a stream of updates by key, and may apply a kernel.
 
-    Without a kernel it is an arrangement of its input. With one, the arrangement is its own: what
-    it needs to know of the past, and no reader sees it.
+    Without a kernel it is an arrangement of its input. With a kernel the arrangement is private
+    state of the operator, and has no other reader.
 
     Parameters
     ----------
@@ -314,14 +314,14 @@ class Keyed(Arranged):
     schema : Schema
         Output columns.
     kernel : ReplayKernel or None
-        None only arranges, and gives nothing.
+        None only arranges, and emits nothing.
     by : sequence of str, optional
-        Columns of the key; the whole record if not given, as kernels want it.
+        Columns of the key. By default the whole record, which record kernels require.
     ordering : sequence of (str, bool, bool), optional
-        Columns of the value that it is kept in the order of: name, whether it is descending, and
-        whether nulls come last. Those that are not named come behind.
+        Columns of the value that define the stored order: name, whether it is descending, and
+        whether nulls come last. Other columns follow.
     diff_columns : DiffColumns, optional
-        Columns that move into the diff, which is a vector then. There are no others but the key's.
+        Columns that move into the diff, which becomes a vector. Only the key's columns remain.
     """
 
     kind: str
@@ -334,7 +334,7 @@ class Keyed(Arranged):
     _whole: Layout | None = field(init=False)
 
     def __post_init__(self, source: Node, by: Sequence[str] | None) -> None:
-        # Refuses records that cannot be kept here, where the operator is written down.
+        # The layout raises an error for types that cannot be stored, before any step.
         key = source.schema.names if by is None else tuple(by)
         whole = source.schema.layout()
         if self.kernel is not None and len(key) < len(source.schema.names):
@@ -348,12 +348,12 @@ class Keyed(Arranged):
 
     @property
     def plain(self) -> bool:
-        """Whether it is an arrangement by key, and nothing more."""
+        """Whether it is an arrangement by key without an order, a kernel or sums."""
         return self.kernel is None and self.ordering is None and self.diff_columns is None
 
     @property
     def keeps(self) -> bool:
-        """Whether it holds its input as an arrangement from one step to the next."""
+        """Whether it keeps its input as an arrangement from one step to the next."""
         return self.kernel is None or self.kernel.stateful
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
@@ -365,8 +365,8 @@ class Keyed(Arranged):
         if self.diff_columns is not None:
             return self.key
         first = [name for name, _, _ in self.ordering or ()]
-        found = super().stored(wanted | set(first))
-        values = [name for name in found[len(self.key):] if name not in first]
+        names = super().stored(wanted | set(first))
+        values = [name for name in names[len(self.key):] if name not in first]
         return (*self.key, *first, *values)
 
     def layout(self, wanted: frozenset[str]) -> Layout:
@@ -385,21 +385,21 @@ class Keyed(Arranged):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reader(Arranged):
-    """An operator that reads arrangements, by way of a kernel that sees a bucket at a time.
+    """An operator that reads arrangements with a kernel, bucket by bucket.
 
-    Where the kernel has to know what it gave before, its output is an arrangement too.
+    If the kernel needs its earlier output, the output is an arrangement too.
 
     Parameters
     ----------
     kind : str
     sources : sequence of Arranged
-        All with keys of the same types.
+        Arrangements with keys of the same types.
     schema : Schema
         Output columns.
     kernel : Kernel
     by : sequence of str, optional
-        The output's columns that are the arrangements' key, if they are all there: by them the
-        output can be an arrangement without moving.
+        The output's columns with the arrangements' key, if the output has all of them. An
+        arrangement of the output by these columns needs no shuffle.
     """
 
     kind: str
@@ -407,13 +407,13 @@ class Reader(Arranged):
     schema: Schema
     kernel: Kernel
     by: InitVar[Sequence[str] | None] = None
-    #: Whether the output comes out by its key.
+    #: Whether the output is partitioned by its key.
     keyed: bool = field(init=False)
 
     def __post_init__(self, sources: Sequence[Arranged], by: Sequence[str] | None) -> None:
         self._settle(sources, key=tuple(by or ()), keyed=by is not None)
         if self.keeps or (self.keyed and self.loop is not None):
-            self.schema.layout()  # as of `Keyed`: in a loop its output will be arranged
+            self.schema.layout()  # see `Keyed`: a loop arranges this output
 
     @property
     def arranged(self) -> tuple[Arranged, ...]:
@@ -421,7 +421,7 @@ class Reader(Arranged):
         return self.inputs  # type: ignore[return-value]
 
     def with_arranged_output(self) -> Reader:
-        """This operator with its output arranged by its key; nothing is recalled of a join."""
+        """This operator with its output arranged by its key. Joins never read earlier output."""
         if self.keeps or not isinstance(self.kernel, ReplayKernel):
             return self
         return _changed(self, kernel=replace(self.kernel, arranges_output=True))
@@ -433,11 +433,11 @@ class Reader(Arranged):
 
     @property
     def recalls(self) -> bool:
-        """Whether it looks up in a step what it gave in those before."""
+        """Whether it reads its output of earlier steps."""
         return self.kernel.recalls
 
     def stored(self, wanted: frozenset[str]) -> tuple[str, ...]:
-        # What was given must be found again whole, whoever reads it.
+        # Later steps retract whole rows, so all columns are stored whichever are wanted.
         return super().stored(frozenset(self.schema.names))
 
     def needs_of(self, wanted: frozenset[str], number: int) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""Columns and conditions that need no Spark: formulas that Arrow computes where the rows are.
+"""Columns and conditions that need no Spark: formulas that Arrow computes next to the rows.
 
-Both are linear, and give what Spark would: see `pyspark_diff.expressions.compiled`.
+Both are linear, and have Spark's results: see `pyspark_diff.expressions.compiled`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from pyspark_diff.spark.settings import ZONE, Settings
 
 @dataclass(frozen=True)
 class BySpark:
-    """The same operator as a function of Spark frames, for rows that are in one.
+    """The same operator as a function of Spark frames.
 
-    It stays on the driver: columns of the JVM cannot travel to the executors, and there nobody
-    asks for it.
+    It stays on the driver: columns of the JVM cannot travel to the executors, which do not need it.
 
     Parameters
     ----------
     apply : callable or None
         From a frame of update rows to a frame of update rows.
     inputs : StructType or None
-        The data columns that it takes.
+        The data columns of the input.
     written : Settings or None
         The settings under which the operator was written.
     reads_zone : bool
-        Whether it depends on the time zone among them.
+        Whether the operator depends on the time zone of the settings.
     """
 
     apply: Callable[[DataFrame], DataFrame] | None = None
@@ -60,33 +59,33 @@ class BySpark:
         return {ZONE: changed[ZONE]} if self.reads_zone and ZONE in changed else {}
 
     def on_frame(self, frame: DataFrame, outputs: Mapping[str, frozenset[str]]) -> DataFrame:
-        """The operator, as far as there are columns.
+        """The output columns whose input columns are present.
 
         Parameters
         ----------
         frame : DataFrame
-            A column may be missing because nothing downstream wants it.
+            A column may be missing because no reader wants it.
         outputs : mapping of str to frozenset of str
-            For each column of the output those that it is made of.
+            For each column of the output the columns of the input from which it is computed.
         """
         if self.apply is None or self.inputs is None:
-            raise TypeError("a stage that has travelled takes tables only")
+            raise TypeError("a stage on an executor takes tables only")
         if self.written is not None:
             self.written.check(frame.sparkSession, lambda: self.reads_zone)
-        there = set(frame.columns)
-        if there.issuperset(self.inputs.names):
+        present = set(frame.columns)
+        if present.issuperset(self.inputs.names):
             return self.apply(frame)
         full = [
-            column(f.name) if f.name in there else F.lit(None).cast(f.dataType).alias(f.name)
+            column(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name)
             for f in self.inputs.fields
         ]
-        made = [column(name) for name, needs in outputs.items() if needs <= there]
-        return self.apply(frame.select(*full, TIME, DIFF)).select(*made, TIME, DIFF)
+        outputs_present = [column(name) for name, needs in outputs.items() if needs <= present]
+        return self.apply(frame.select(*full, TIME, DIFF)).select(*outputs_present, TIME, DIFF)
 
 
 @dataclass(frozen=True)
 class Compute(Stage):
-    """Columns that are computed from others: `select` and `withColumn`.
+    """Columns that are computed from other columns: `select` and `withColumn`.
 
     Parameters
     ----------
@@ -105,20 +104,20 @@ class Compute(Stage):
         return without_signed_zeros(computed, {name for name, f in self.outputs if _has_zeros(f)})
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        there = frozenset(table.column_names)
-        made = [(n, formula) for n, formula in self.outputs if formula.columns <= there]
-        columns = [_normal_column(formula, table) for _, formula in made]
-        names = [name for name, _ in made]
+        present = frozenset(table.column_names)
+        computed = [(n, formula) for n, formula in self.outputs if formula.columns <= present]
+        columns = [_normal_column(formula, table) for _, formula in computed]
+        names = [name for name, _ in computed]
         return pa.table([*columns, table[TIME], table[DIFF]], names=[*names, TIME, DIFF])
 
     def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """As of `BySpark`."""
+        """See `BySpark.other_than`."""
         return self.by_spark.other_than(values)
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Columns of the input that the wanted ones are made of."""
-        found = (formula.columns for name, formula in self.outputs if name in wanted)
-        return frozenset[str]().union(*found)
+        """Columns of the input from which the wanted columns are computed."""
+        inputs = (formula.columns for name, formula in self.outputs if name in wanted)
+        return frozenset[str]().union(*inputs)
 
 
 def _has_zeros(formula: ArrowExpression) -> bool:
@@ -145,7 +144,7 @@ class Filter(Stage):
     by_spark : BySpark
         The same for frames.
     wanted : frozenset of str, optional
-        The columns of what is given that somebody reads; all if not given.
+        The output columns that have readers; by default all columns.
     """
 
     condition: ArrowExpression
@@ -161,22 +160,22 @@ class Filter(Stage):
     def on_table(self, table: pa.Table) -> pa.Table:
         true = column_of(self.condition, table)
         if self.wanted is not None:
-            # To copy what nobody reads is most of the work on a wide table. Small ones give the
-            # same columns, as they are put behind large ones.
+            # Most of the work on a wide table is copying columns without readers. Small tables
+            # drop them too, since they are concatenated with large tables.
             names = {*self.wanted, TIME, DIFF}
             table = table.select([name for name in table.column_names if name in names])
         return table.filter(true)
 
     def other_than(self, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """As of `BySpark`."""
+        """See `BySpark.other_than`."""
         return self.by_spark.other_than(values)
 
     def giving(self, wanted: frozenset[str]) -> Filter:
-        """The same of which only some columns are read."""
+        """The stage for readers of some output columns."""
         return replace(self, wanted=wanted)
 
     def needs(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Columns of the input that the wanted ones and the condition are made of."""
+        """The wanted columns and the columns of the condition."""
         return wanted | self.condition.columns
 
 
@@ -195,7 +194,7 @@ def compute(
     kind : str
     source : Node
     schema : Schema
-        The output as Spark analysed it.
+        Spark's schema of the output.
     columns : sequence of CompiledExpression
         In the order of the schema.
     apply : callable
@@ -203,10 +202,10 @@ def compute(
     written : Settings
         The settings under which the columns were written.
     """
-    if schema.types != tuple(found.kind for found in columns):
+    if schema.types != tuple(compiled.kind for compiled in columns):
         return None
-    outputs = tuple((name, found.formula) for name, found in zip(schema.names, columns))
-    reads_zone = any(found.reads_zone for found in columns)
+    outputs = tuple((name, compiled.formula) for name, compiled in zip(schema.names, columns))
+    reads_zone = any(compiled.reads_zone for compiled in columns)
     stage = Compute(outputs, BySpark(apply, source.schema.struct, written, reads_zone))
     return Linear(kind, source, schema, stage, stage.needs)
 

@@ -1,15 +1,15 @@
-"""Ranges: what makes the pairs of a comparison pairs of equal keys.
+"""Ranges: keys that turn a join by comparison into a join by equality.
 
-A value becomes a number of 24 bits, its code, in which a larger one is never much smaller::
+A value has a code of 24 bits. The order of codes is the order of values up to rounding::
 
     a > b  ⟹  code(a) >= code(b) - 1          code(a) >= code(b) + 2  ⟹  a > b
 
-All codes beyond one are the union of some blocks, in each of which all but so many of the lowest
-digits are the same, and no two of which have a code in common. A record on one side has the block
-of each size that its value lies in. One on the other side has the blocks that make up the range of
-what is surely larger, or smaller, and the three codes for which the values have to be compared. So
-each pair that the comparison holds for meets once. Where the other value changes a little, so do
-its blocks: what stays surely on its side of it is not looked at, unless the value itself is wanted.
+A block of size ``i`` is a set of codes that differ only in their lowest ``i`` digits. All codes
+beyond a code are a union of disjoint blocks. A record of one side has the block of each size that
+contains its value. A record of the other side has the blocks of all surely larger, or smaller,
+codes, and the three codes near its own, whose values the join compares. So each pair that satisfies
+the comparison meets once. A small change of the other value changes few blocks. Records whose side
+is certain before and after are not read, unless the output has the value itself.
 
 Source: dyadic intervals, as in Cormode, Muthukrishnan, "An Improved Data Stream Summary and its
 Applications", LATIN 2004.
@@ -37,30 +37,30 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import map_tables
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
-#: Digits of a code, and the bits of each. With more digits there are more rows of one side, with
-#: more bits more blocks that change; with fewer of both more values have to be compared. Measured.
+#: Digits of a code, and bits of a digit. More digits mean more rows of one side, more bits mean
+#: more changed blocks, and fewer of both mean more comparisons of values. Measured.
 DIGITS, BITS = 4, 6
 _CODES = 1 << DIGITS * BITS
-#: So many rows are worked on at once.
+#: Rows in a chunk, so that the copies of its rows stay small.
 _ROWS = 1 << 15
-#: A diff below which that many add up to what 64 bits hold.
+#: A bound of diffs such that the sum of a chunk's diffs fits 64 bits.
 _LARGE = 2.0**47
-#: Bits of the number of a block of one size, of which there is one more than of codes.
+#: Bits of a place between blocks of one size. There is one place more than codes.
 _PLACE_BITS = DIGITS * BITS + 1
 
 
 @dataclass(frozen=True)
 class _Ranged(Stage, ABC):
-    """One more column: a block of codes. A record without a value is left out.
+    """Adds a column with a block of codes, and drops records without a value.
 
     Parameters
     ----------
     name : str
-        Of the new column.
+        Name of the new column.
     value : str
-        The column of which the code is taken.
+        Column of the encoded value.
     scale : int or None
-        Digits behind the point to which decimals are rounded first, as where they are compared.
+        Digits after the point to which decimals are rounded, like in the comparison itself.
     """
 
     name: str
@@ -70,7 +70,7 @@ class _Ranged(Stage, ABC):
     may_fail = False
 
     def on_frame(self, frame: DataFrame) -> DataFrame:
-        fields = [one for one in frame.schema.fields if one.name not in self._left_out]
+        fields = [field for field in frame.schema.fields if field.name not in self._dropped]
         fields.append(T.StructField(self.name, T.LongType(), False))
         return map_tables(frame, self.on_table, T.StructType(fields))
 
@@ -80,24 +80,24 @@ class _Ranged(Stage, ABC):
             table = table.filter(pc.is_valid(column))
         parts = [self._blocks(piece) for piece in self._pieces(table)]
         if not parts:
-            table = table.drop_columns(self._left_out)
+            table = table.drop_columns(self._dropped)
             return table.append_column(self.name, pa.array([], pa.int64()))
         return pa.concat_tables(parts)
 
     @property
-    def _left_out(self) -> list[str]:
-        """Columns of what is taken that are not in what is given."""
+    def _dropped(self) -> list[str]:
+        """Columns of the input that the output does not have."""
         return []
 
     def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
         return (table.slice(at, _ROWS) for at in range(0, table.num_rows, _ROWS))
 
     def _blocks(self, table: pa.Table) -> pa.Table:
-        rows, blocks = self._of(self._codes(table))
+        rows, blocks = self._assign(self._codes(table))
         return self._with(table.take(pa.array(rows)), blocks)
 
     def _with(self, table: pa.Table, blocks: Int64) -> pa.Table:
-        return table.drop_columns(self._left_out).append_column(self.name, pa.array(blocks))
+        return table.drop_columns(self._dropped).append_column(self.name, pa.array(blocks))
 
     def _codes(self, table: pa.Table) -> Int64:
         column = joined([table[self.value]])
@@ -107,30 +107,30 @@ class _Ranged(Stage, ABC):
         return _code(column)
 
     @abstractmethod
-    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+    def _assign(self, code: Int64) -> tuple[Int64, Int64]:
         """Rows, and a block of each."""
 
 
 @dataclass(frozen=True)
 class Within(_Ranged):
-    """The blocks that a value lies in, one of each size."""
+    """The blocks that contain a value, one of each size."""
 
-    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+    def _assign(self, code: Int64) -> tuple[Int64, Int64]:
         blocks = [_block(size, code >> size * BITS) for size in range(DIGITS)]
         return np.repeat(np.arange(code.size), DIGITS), np.column_stack(blocks).reshape(-1)
 
 
 @dataclass(frozen=True)
 class Beyond(_Ranged):
-    """The blocks of all codes that only larger values, or only smaller ones, have.
+    """The blocks of all codes that only larger values, or only smaller values, have.
 
     Parameters
     ----------
     larger : bool
     unread : bool, optional
-        Whether nobody reads the value itself: it is left out then. What the values that a record
-        without it has at one time add up to is found before there is a row for each block, as most
-        of these cancel where a value changes a little: of an average of thousands, all but a few.
+        Whether the value itself has no reader. The stage then drops it, and adds up diffs of equal
+        records before it emits a row for each block. If a value changes a little, most of its rows
+        cancel: after a change of an average, a few of thousands remain.
     """
 
     larger: bool
@@ -140,18 +140,18 @@ class Beyond(_Ranged):
         return replace(self, unread=self.value not in wanted)
 
     @property
-    def _left_out(self) -> list[str]:
+    def _dropped(self) -> list[str]:
         return [self.value] if self.unread else []
 
     def _adds_up(self, table: pa.Table) -> bool:
-        """Whether all that is left of a record is its time, a number."""
+        """Whether records differ only in their times, which are numbers."""
         return self.unread and set(table.column_names) == {self.value, TIME, DIFF} and (
             pa.types.is_integer(table[TIME].type) or pa.types.is_temporal(table[TIME].type)
         )
 
     def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
         if self._adds_up(table):
-            # So that those of one time are in one piece.
+            # The order by time puts the records of one time into one piece.
             time = as_int64(joined([table[TIME]])).to_numpy()
             table = table.take(pa.array(np.argsort(time, kind="stable")))
         return super()._pieces(table)
@@ -159,21 +159,21 @@ class Beyond(_Ranged):
     def _blocks(self, table: pa.Table) -> pa.Table:
         if self._adds_up(table):
             diff = joined([table[DIFF]]).to_numpy()
-            # Sums of larger ones might not have room.
+            # Sums of larger diffs might exceed 64 bits.
             if (np.abs(diff.astype(np.float64)) < _LARGE).all():
                 return self._sums(table, diff)
         return super()._blocks(table)
 
     def _sums(self, table: pa.Table, diff: Int64) -> pa.Table:
-        """For each time and block the sum of the diffs of values that have it, but zeros.
+        """The nonzero sum of the diffs of all values in a block, for each time and block.
 
-        The blocks of one size that a value has are successive. So where they begin its diff is
-        added, where they end it is taken away, and between such places the sum stays what it is.
+        The blocks of one size that a value has are successive. So a running sum adds its diff at
+        their begin and subtracts it at their end, and is constant between such places.
         """
         code, time = self._codes(table), as_int64(joined([table[TIME]])).to_numpy()
         moment = np.cumsum(np.diff(time, prepend=time[:1]) != 0)
         edge = np.clip(code + 1 if self.larger else code - 1, 0, _CODES - 1)
-        found = []
+        parts = []
         for size in range(DIGITS):
             prefix = edge >> size * BITS
             parent = prefix >> BITS << BITS
@@ -187,14 +187,15 @@ class Beyond(_Ranged):
             length = place[last + 1] - place[last]
             first = (place[last] & ((1 << _PLACE_BITS) - 1)) - (np.cumsum(length) - length)
             blocks = np.repeat(first, length) + np.arange(length.sum())
-            found.append((np.repeat(rows[last], length), np.repeat(total[last], length),
+            parts.append((np.repeat(rows[last], length), np.repeat(total[last], length),
                           _block(size, blocks)))
-        rows, diffs, blocks = map(np.concatenate, zip(*found))
-        given = table.take(pa.array(rows))
-        given = given.set_column(given.column_names.index(DIFF), given.field(DIFF), pa.array(diffs))
-        return self._with(given, blocks)
+        rows, diffs, blocks = map(np.concatenate, zip(*parts))
+        summed = table.take(pa.array(rows))
+        number = summed.column_names.index(DIFF)
+        summed = summed.set_column(number, summed.field(DIFF), pa.array(diffs))
+        return self._with(summed, blocks)
 
-    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+    def _assign(self, code: Int64) -> tuple[Int64, Int64]:
         edge = np.clip(code + 1 if self.larger else code - 1, 0, _CODES - 1)
         rows, blocks = [], []
         digits = np.arange(1 << BITS)
@@ -211,9 +212,9 @@ class Beyond(_Ranged):
 
 @dataclass(frozen=True)
 class Near(_Ranged):
-    """The codes that values on both sides of it may have, as blocks."""
+    """The codes near a code, as blocks: their values may be on both sides of the value."""
 
-    def _of(self, code: Int64) -> tuple[Int64, Int64]:
+    def _assign(self, code: Int64) -> tuple[Int64, Int64]:
         return np.repeat(np.arange(code.size), 3), (code[:, None] + [-1, 0, 1]).reshape(-1)
 
 
@@ -222,20 +223,20 @@ def _block(size: int, prefix: Int64) -> Int64:
 
 
 def _rounded(column: pa.Array, scale: int) -> pa.Array:
-    # With a digit more, as Arrow makes zero of what has no room when it is rounded up.
+    # Arrow returns zero if a rounded value needs a further digit, so the type has one more.
     wide = pc.cast(column, pa.decimal256(column.type.precision + 1, column.type.scale))
     return pc.cast(pc.round(wide, scale, "half_towards_infinity"), pa.decimal128(38, scale))
 
 
 def _code(column: pa.Array) -> Int64:
-    """The codes of values, none of them null: the upper bits of what they are as doubles, and the
-    first bytes of texts."""
+    """The codes of values without nulls: the upper bits of doubles, and the first bytes of text."""
     kind = column.type
     if buffers.is_bytes(kind):
         return (numbers(column, None) >> (64 - DIGITS * BITS)) + (_CODES >> 1)
     if pa.types.is_decimal(kind):
         low, high = buffers.decimal_words(column).T
-        # Of the absolute value: of a small negative one both words are large, and cancel.
+        # The words of a small negative value are large and cancel inexactly; its absolute value
+        # has small words.
         negative = high < 0
         high = np.where(negative, ~high + (low == 0), high)
         low = np.where(negative, -low, low)
@@ -248,7 +249,7 @@ def _code(column: pa.Array) -> Int64:
 
 
 def with_blocks(source: Node, stage: Within | Beyond | Near) -> Linear:
-    """The node of the records of ``source``, each with the blocks that a stage gives it."""
+    """The node of the records of ``source``, each with the blocks that a stage computes."""
     field = T.StructField(stage.name, T.LongType(), False)
     schema = Schema(T.StructType([*source.schema.struct.fields, field]))
     need: Callable[[frozenset[str]], frozenset[str]] = (

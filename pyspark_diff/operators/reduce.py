@@ -1,11 +1,11 @@
 """Reduce: a user's own function of the values of each key.
 
-At every time ``t``, for each key ``k`` that has values then::
+At every time ``t``, for each key ``k`` with values at ``t``::
 
     accumulate(reduce(A, f), t)[(k, *)] = f(k, the values of k in A accumulated at t)
 
-``f`` is called for the keys that a step touches, and for each of them only at the times at which
-its accumulated values change. What was given before is on record, so it is taken back exactly.
+The kernel calls ``f`` for the keys that a step touches, and only at the times at which their
+accumulated values change. The earlier output is stored, so the kernel retracts it exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyspark_diff.reasons import GROUP_FUNCTION, Reason
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.values import python_values, to_array
 
-#: The forms in which values are handed to a function.
+#: The forms in which a function receives values.
 FORMS = ("rows", "pandas", "arrow")
 
 
@@ -53,10 +53,10 @@ class ReduceKernel(ReplayKernel):
     values : tuple of str
         Columns that are not part of the key.
     schema : pyarrow.Schema
-        What the function returns.
+        Columns of the function's result.
     time_type : TimeType
     diff : str
-        Name of the column of multiplicities in a table that is handed over.
+        Name of the column of multiplicities in the tables that the function receives.
     allow_negative : bool
         Whether the function takes values with negative multiplicities.
     """
@@ -82,68 +82,68 @@ class ReduceKernel(ReplayKernel):
     ) -> tuple[Changes, int]:
         side = sides[0]
         if own is None:
-            raise ValueError("a reduce keeps what it gave")
+            raise ValueError("a reduce arranges its output")
         if not len(side.new.updates):
             none = np.empty(0, np.int64)
             columns = own.layout.decode(own.new.updates)
             return ([columns[i] for i in wanted], none, none), 0
         replay = _Replay(self, side)
         keys = distinct_keys(side.new)
-        made = replay.run()
+        results = replay.run()
         group, read, recorded = history(side.new, own.old, side.lower, limit=own.limit)
         parts = []
         if recorded is not None:
-            # Taken back whole when the key first changes; what stays the same cancels out.
+            # The first change of a key retracts all its rows; equal new rows cancel with them.
             parts.append(recorded.at(replay.first[group], -recorded.diffs()))
-        encoded = self._encoded(own, side, keys, made)
+        encoded = self._encoded(own, side, keys, results)
         if encoded is not None:
             parts.append(encoded)
-        self._check_returns(replay, made, encoded, recorded, group)
+        self._check_returns(replay, results, encoded, recorded, group)
         rows = consolidate(concat(parts)).updates
         columns = own.layout.decode(rows)  # the key first, as in the output
         return ([columns[i] for i in wanted], rows.times(), rows.diffs()), read + replay.read
 
     def _encoded(
-        self, own: Side, side: Side, keys: Updates, made: "_Made"
+        self, own: Side, side: Side, keys: Updates, results: "_Results"
     ) -> Updates | None:
-        if not made.group:
+        if not results.group:
             return None
-        index = np.array(made.group, dtype=np.int64)
+        index = np.array(results.group, dtype=np.int64)
         columns = side.layout.decode_key(keys.take(index))
         if self.form == "rows":
             for i, field in enumerate(self.schema):
                 try:
-                    columns.append(to_array([row[i] for row in made.rows], field.type))
+                    columns.append(to_array([row[i] for row in results.rows], field.type))
                 except TypeError as wrong:
                     raise SchemaError(
                         f"reduce's function returned a value for column {field.name!r} that is "
                         f"not a {field.type}: {wrong}"
                     ) from wrong
         else:
-            table = pa.concat_tables(made.tables)
+            table = pa.concat_tables(results.tables)
             columns += [joined([column]) for column in table.columns]
         return own.layout.encode(
-            columns, np.array(made.time, np.int64), np.array(made.diff, np.int64)
+            columns, np.array(results.time, np.int64), np.array(results.diff, np.int64)
         )
 
     def _check_returns(
         self,
         replay: "_Replay",
-        made: "_Made",
+        results: "_Results",
         encoded: Updates | None,
         recorded: Updates | None,
         group: Int64,
     ) -> None:
-        """Where values are again what they were before the step, so must be the result."""
-        if not made.returned:
+        """Check that a key whose values return to those before the step has the result before."""
+        if not results.returned:
             return
-        made_group = np.array(made.group, dtype=np.int64)
-        made_time = np.array(made.time, dtype=np.int64)
-        for key, time in made.returned:  # few: keys that came back within one step
+        groups = np.array(results.group, dtype=np.int64)
+        times = np.array(results.time, dtype=np.int64)
+        for key, time in results.returned:  # few keys return to their values within one step
             parts = []
             if encoded is not None:
-                now = (made_group == key) & (made_time == time) & (np.array(made.diff) > 0)
-                parts.append(encoded.take(now).at(0, 1))
+                current = (groups == key) & (times == time) & (np.array(results.diff) > 0)
+                parts.append(encoded.take(current).at(0, 1))
             if recorded is not None:
                 before = recorded.take(group == key)
                 parts.append(before.at(0, -before.diffs()))
@@ -152,20 +152,20 @@ class ReduceKernel(ReplayKernel):
 
 
 @dataclass
-class _Made:
-    """What the function returned: rows, or tables, with the key, time and diff of each row."""
+class _Results:
+    """The function's results: rows, or tables, with the key, time and diff of each row."""
 
     rows: list[tuple[Any, ...]]
     tables: list[pa.Table]
     group: list[int]
     time: list[int]
     diff: list[int]
-    #: Keys and times at which the values were again what they were before the step.
+    #: Keys and times at which the values equal the values before the step.
     returned: list[tuple[int, int]]
 
 
 class _Replay:
-    """The calls of one bucket. The loop over keys and times is the user's: a call for each."""
+    """The function's calls in one bucket, one for each key and time at which values change."""
 
     def __init__(self, kernel: ReduceKernel, side: Side):
         self.kernel, self.side = kernel, side
@@ -186,7 +186,7 @@ class _Replay:
         self._values = pa.Table.from_arrays(
             [column.take(pa.array(first)) for column in columns], names=list(kernel.values)
         )
-        # The function is given Python's own values, each of which is made once.
+        # The function receives Python values; each distinct value is converted once.
         plain = [python_values(column) for column in self._values.columns]
         self._tuples = list(zip(*plain)) if plain else [()] * first.size
         self._old_diff = [] if old is None else old.diffs().tolist()
@@ -199,9 +199,9 @@ class _Replay:
         self.first = np.full(lengths.size, np.iinfo(np.int64).max)
         np.minimum.at(self.first, self._group, self._times)
 
-    def run(self) -> _Made:
-        """Call the function wherever something changes."""
-        made = _Made([], [], [], [], [], [])
+    def run(self) -> _Results:
+        """Call the function for each change of a key's values."""
+        results = _Results([], [], [], [], [], [])
         counts: list[dict[int, int]] = [{} for _ in self._keys]
         for group, value, diff in zip(
             self._old_group.tolist(), self._value[: self._offset].tolist(), self._old_diff
@@ -211,8 +211,8 @@ class _Replay:
         diffs = self.side.new.updates.diffs()
         before = [dict(count) for count in counts]
         known: list[dict[Any, Any]] = [{} for _ in self._keys]
-        held: list[Any] = [None] * len(self._keys)
-        # Each turn is a call of the user's function, beside which what is done here is little.
+        last: list[Any] = [None] * len(self._keys)
+        # Each iteration calls the user's function, which costs far more than the rest of it.
         for group, time, changes in self._events(order, diffs):
             count = counts[group]
             for value, diff in changes:
@@ -225,49 +225,49 @@ class _Replay:
                 self.refuse(group, time)
             known[group][state] = _comparable(result)
             if count == before[group]:
-                made.returned.append((group, time))
-            self._put(made, held[group], group, time, -1)
-            self._put(made, result, group, time, 1)
-            held[group] = result
-        return made
+                results.returned.append((group, time))
+            self._append(results, last[group], group, time, -1)
+            self._append(results, result, group, time, 1)
+            last[group] = result
+        return results
 
     def _events(
         self, order: Int64, diffs: Int64
     ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-        """Key, time, and the changes then, in order of both."""
-        now: tuple[int, int] | None = None
+        """Key, time, and the changes at that time, in order of both."""
+        current: tuple[int, int] | None = None
         changes: list[tuple[int, int]] = []
         value = self._value[self._offset:]
-        for group, time, what, diff in zip(
+        for group, time, changed, diff in zip(
             self._group[order].tolist(), self._times[order].tolist(), value[order].tolist(),
             diffs[order].tolist(),
         ):
-            if now != (group, time):
-                if now is not None:
-                    yield (*now, changes)
-                now, changes = (group, time), []
-            changes.append((what, diff))
-        if now is not None:
-            yield (*now, changes)
+            if current != (group, time):
+                if current is not None:
+                    yield (*current, changes)
+                current, changes = (group, time), []
+            changes.append((changed, diff))
+        if current is not None:
+            yield (*current, changes)
 
     def _call(self, group: int, time: int, count: dict[int, int]) -> Any:
         kernel = self.kernel
         values = sorted(count)
         if not kernel.allow_negative and min(count.values()) < 0:
             if not self.side.is_complete(time):
-                return None  # what makes up for it may still come
+                return None  # a later update may cancel the removal
             wrong = next(v for v in values if count[v] < 0)
             raise NegativeMultiplicityError(
-                f"{self._where(group, time)} the value {self._tuples[wrong]!r} stands with the "
-                f"multiplicity {count[wrong]}: more of it was removed than was inserted. Correct "
-                "the input, or pass allow_negative=True to a function that can make sense of it"
+                f"{self._where(group, time)} the value {self._tuples[wrong]!r} has the "
+                f"multiplicity {count[wrong]}: more was removed than was inserted. Correct the "
+                "input, or pass allow_negative=True if the function supports it"
             )
         key = self._keys[group]
         pause()
         try:
             if kernel.form == "rows":
-                found = kernel.function(key, [(self._tuples[v], count[v]) for v in values])
-                return [self._row(row) for row in found]
+                rows = kernel.function(key, [(self._tuples[v], count[v]) for v in values])
+                return [self._row(row) for row in rows]
             table = self._values.take(pa.array(values))
             table = table.append_column(kernel.diff, pa.array([count[v] for v in values]))
             if kernel.form == "arrow":
@@ -293,38 +293,38 @@ class _Replay:
             )
         return row
 
-    def _table(self, found: Any) -> pa.Table:
+    def _table(self, result: Any) -> pa.Table:
         schema = self.kernel.schema
-        if isinstance(found, pd.DataFrame):
-            missing = [name for name in schema.names if name not in found.columns]
+        if isinstance(result, pd.DataFrame):
+            missing = [name for name in schema.names if name not in result.columns]
             if not missing:
-                return pa.Table.from_pandas(found, schema=schema, preserve_index=False)
-        elif isinstance(found, pa.Table):
-            missing = [name for name in schema.names if name not in found.column_names]
+                return pa.Table.from_pandas(result, schema=schema, preserve_index=False)
+        elif isinstance(result, pa.Table):
+            missing = [name for name in schema.names if name not in result.column_names]
             if not missing:
-                return found.select(schema.names).cast(schema)
+                return result.select(schema.names).cast(schema)
         else:
             raise SchemaError(
-                f"reduce's function returned a {type(found).__name__}; with form="
-                f"{self.kernel.form!r} it returns a table of the same kind that it is given"
+                f"reduce's function returned a {type(result).__name__}; with form="
+                f"{self.kernel.form!r} it returns a table of the kind that it receives"
             )
         raise SchemaError(f"reduce's function returned a table without {', '.join(missing)}")
 
-    def _put(self, made: _Made, result: Any, group: int, time: int, diff: int) -> None:
+    def _append(self, results: _Results, result: Any, group: int, time: int, diff: int) -> None:
         if result is None:
             return
         if self.kernel.form == "rows":
-            made.rows.extend(result)
+            results.rows.extend(result)
             count = len(result)
         else:
-            made.tables.append(result)
+            results.tables.append(result)
             count = result.num_rows
-        made.group.extend([group] * count)
-        made.time.extend([time] * count)
-        made.diff.extend([diff] * count)
+        results.group.extend([group] * count)
+        results.time.extend([time] * count)
+        results.diff.extend([diff] * count)
 
     def refuse(self, group: int, time: int) -> None:
-        """The function gave two results for the same values."""
+        """Raise the error of a function with two results for the same values."""
         raise NonDeterministicError(
             f"reduce's function gave another result {self._where(group, time)} than it gave for "
             "the same values before, so the two do not cancel; it must depend on its arguments "
@@ -336,7 +336,7 @@ class _Replay:
 
 
 def _comparable(result: Any) -> Any:
-    """A result as a multiset, which is equal to that of the same rows in another order."""
+    """A result as a multiset, so that the order of its rows does not matter."""
     if isinstance(result, pa.Table):
         result = list(zip(*(column.to_pylist() for column in result.columns)))
     return Counter(map(repr, result or ()))
@@ -358,10 +358,10 @@ def reduce(
     source : Arranged
     function : callable
     schema : Schema
-        Columns that the function returns, beside those of the key.
+        Columns of the function's result, without the key.
     form : {"rows", "pandas", "arrow"}
     diff : str
-        Name of the column of multiplicities in a table that is handed over.
+        Name of the column of multiplicities in the tables that the function receives.
     allow_negative : bool
 
     Notes

@@ -3,7 +3,7 @@
 At every time ``t``, for each record ``r`` with accumulated diff ``n``::
 
     accumulate(threshold(A, f), t)[r] = f(n),   where f(0) = 0
-    distinct = threshold with f(n) = 1 where n > 0, else 0
+    distinct = threshold with f(n) = 1 if n > 0, else 0
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark_diff.operators.node import Keyed, Node
 
 @dataclass(frozen=True)
 class ThresholdKernel(RecordKernel):
-    """Where ``f`` of the accumulation changes, the record gains the difference.
+    """When ``f`` of a record's accumulation changes, the kernel emits the difference.
 
     Parameters
     ----------
@@ -45,13 +45,13 @@ class ThresholdKernel(RecordKernel):
         return ([columns[i] for i in wanted], pick(new.time, rows), change[rows]), read
 
     def of(self, counts: Int64) -> Int64:
-        """The function of some multiplicities."""
+        """The function of an array of multiplicities."""
         if self.function is None:
             return (counts > 0).astype(np.int64)
-        # A call for each multiplicity that occurs, not for each record.
-        distinct, where = np.unique(counts, return_inverse=True)
+        # The function runs once for each distinct multiplicity, not for each record.
+        distinct, place = np.unique(counts, return_inverse=True)
         values = [self._checked(int(n)) for n in distinct]
-        return np.array(values, dtype=np.int64)[where] if values else counts
+        return np.array(values, dtype=np.int64)[place] if values else counts
 
     def _checked(self, count: int) -> int:
         pause()
@@ -63,7 +63,7 @@ class ThresholdKernel(RecordKernel):
                 f"threshold's function returned {value!r} for the multiplicity {count}; it must "
                 "return a whole number"
             )
-        # The change between two of these must fit as well.
+        # The difference of two results must fit as well.
         if not -(2**62) <= int(value) < 2**62:
             raise DiffOverflowError(
                 f"threshold's function returned {value!r} for the multiplicity {count}, which is "
@@ -76,7 +76,7 @@ def threshold(
     source: Node, function: Callable[[int], int] | None, by: Sequence[str] | None = None, *,
     by_bytes: bool = False,
 ) -> Keyed:
-    """The node that gives each record the multiplicity ``function(multiplicity)``.
+    """The node that changes each multiplicity to ``function(multiplicity)``.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def threshold(
     function : callable or None
         None is distinct.
     by : sequence of str, optional
-        The first columns, where records are to be found by these: of an arrangement by them that
-        somebody else wants, this is another reader.
+        First columns that are the key of the arrangement. The operator then shares an arrangement
+        by these columns with other readers.
     by_bytes : bool
         Whether records of types that Spark cannot compare may be compared as bytes.
 

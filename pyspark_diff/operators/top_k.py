@@ -1,12 +1,12 @@
 """The first k records of each key, in an order of their own.
 
-At every time ``t``, for each key, of the records that stand there with a positive multiplicity::
+At every time ``t``, for each key, among the records with a positive multiplicity at ``t``::
 
     top_k(A, k) = the first k in order, each as often as it occurs
 
-The arrangement holds the records of a key in this order, so what comes first is found by search in
-each of its few batches. A change reads a number of rows that follows k and the change, and not the
-size of the group: where the first ones go, the next ones stand right behind them.
+The arrangement stores the records of a key in this order, so a search in each of its few batches
+finds the first records. The number of rows that a change reads depends on k and the change, and not
+on the size of the group: the successors of removed records are the next rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark_diff.spark.schema import Schema
 
 @dataclass(frozen=True)
 class TopKKernel(ReplayKernel):
-    """The replay of what comes first.
+    """The replay of the first records.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class TopKKernel(ReplayKernel):
     names : tuple of str
         Columns of the records.
     by : int
-        How many of the value's columns make the order; the others only break ties.
+        Number of the value's columns that define the order; the others only break ties.
     mode : {"rows", "row_number", "rank", "dense_rank"}
-        Whether records come with a number.
+        Whether records have a number, and its kind.
     from_back : bool
-        Whether the last in order count as the first.
+        Whether the last records in order count as the first.
     ties : tuple of str
         The columns that break ties, in their order.
     """
@@ -51,12 +51,12 @@ class TopKKernel(ReplayKernel):
     ties: tuple[str, ...]
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
-        taken = {self.names[i] for i in wanted if i < len(self.names)}
+        needed = {self.names[i] for i in wanted if i < len(self.names)}
         if self.mode in ("rows", "row_number"):
-            # Of records that agree up to the last column that is wanted any will do.
-            last = max((i for i, name in enumerate(self.ties) if name in taken), default=-1)
-            taken.update(self.ties[:last + 1])
-        return [name for name in self.names if name in taken]
+            # Records that agree up to the last wanted column are interchangeable.
+            last = max((i for i, name in enumerate(self.ties) if name in needed), default=-1)
+            needed.update(self.ties[:last + 1])
+        return [name for name in self.names if name in needed]
 
     def __call__(
         self, sides: Sequence[Side], own: Side | None, wanted: Sequence[int]
@@ -69,11 +69,11 @@ class TopKKernel(ReplayKernel):
             side.old, side.new, self.k, value.ordering, by=self.by, mode=self.mode,
             from_back=self.from_back, limit=side.limit,
         )
-        found = dict(zip(side.names, side.layout.decode(rows)))
+        decoded = dict(zip(side.names, side.layout.decode(rows)))
         columns = []
         for i in wanted:
             if i < len(self.names):
-                columns.append(found[self.names[i]])
+                columns.append(decoded[self.names[i]])
             else:
                 columns.append(pa.array(numbers if numbers is not None else [], pa.int32()))
         return (columns, rows.times(), rows.diffs() if len(rows) else np.empty(0, np.int64)), read
@@ -96,13 +96,13 @@ def top_k(
         Made by `pyspark_diff.operators.arrange.arrange_in_order`.
     k : int
     by : int
-        How many of the value's columns make the order.
+        Number of the value's columns that define the order.
     number : str, optional
         Name of the column with the number of each record.
     mode : {"rows", "row_number", "rank", "dense_rank"}
-        What the number is.
+        The kind of the number.
     from_back : bool
-        Whether the last in order count as the first.
+        Whether the last records in order count as the first.
     """
     fields = list(source.schema.struct.fields)
     if number is not None:
@@ -110,5 +110,5 @@ def top_k(
     names = source.schema.names
     order = {*source.key, *(name for name, _, _ in source.ordering or ())}
     ties = tuple(name for name in names if name not in order)
-    found = TopKKernel(k, names, by, mode, from_back, ties)
-    return Reader("top_k", (source,), Schema(T.StructType(fields)), found, source.key)
+    top = TopKKernel(k, names, by, mode, from_back, ties)
+    return Reader("top_k", (source,), Schema(T.StructType(fields)), top, source.key)

@@ -1,9 +1,9 @@
-"""A user's function that is called twice, to see that it gives the same for the same.
+"""A user's function that is called twice, to check that equal arguments have equal results.
 
-    twice(f)(x) == f(x),  or  NonDeterministicError where f(x) != f(x) as multisets
+    twice(f)(x) == f(x),  or  NonDeterministicError if f(x) != f(x) as multisets
 
-What a step takes back it computes again, so that rows of a function that depends on chance, the
-clock or a counter do not cancel, and stay for ever.
+A step computes retracted rows again. So retractions of a function that depends on chance, the clock
+or a counter do not cancel its insertions, and rows remain for ever.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ class Twice:
     kind: str
 
     def __call__(self, about: Any, *values: Any) -> Any:
-        # The first call may change what it is given.
+        # The first call may change its arguments.
         again = [_copied(value) for value in values]
-        first, second = _kept(self.function(about, *values)), _kept(self.function(about, *again))
-        ours, theirs = _rows(first), _rows(second)
-        if ours != theirs:
-            one, other = next(iter(ours - theirs), "nothing"), next(iter(theirs - ours), "nothing")
-            raise NonDeterministicError(_told(self.kind, f"{about!r}", one, other))
+        first = _listed(self.function(about, *values))
+        second = _listed(self.function(about, *again))
+        _compare(self.kind, lambda: f"{about!r}", _rows(first), _rows(second))
         return first
 
 
@@ -56,17 +54,17 @@ class TwiceInPandas:
     function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]
 
     def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:  # one by one, as they are no more than parts of the whole
-            given = frame.copy()
+        for frame in frames:  # a call for each frame, since any cut of the rows is allowed
+            original = frame.copy()
             first = list(self.function(iter([frame])))
-            second = list(self.function(iter([given.copy()])))
-            ours, theirs = (sum(map(_rows, made), Counter[str]()) for made in (first, second))
-            if ours != theirs:
-                one = next(iter(ours - theirs), "nothing")
-                other = next(iter(theirs - ours), "nothing")
-                rows = list(given.head(1).itertuples(index=False, name=None))
-                about = f"{len(given)} rows that begin with {rows}"
-                raise NonDeterministicError(_told("map_in_pandas", about, one, other))
+            second = list(self.function(iter([original.copy()])))
+
+            def about() -> str:
+                rows = list(original.head(1).itertuples(index=False, name=None))
+                return f"{len(original)} rows that begin with {rows}"
+
+            totals = (sum(map(_rows, results), Counter[str]()) for results in (first, second))
+            _compare("map_in_pandas", about, *totals)
             yield from first
 
 
@@ -76,17 +74,17 @@ def _copied(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value
 
 
-def _kept(result: Any) -> Any:
-    """A result that can be looked at, and then be used."""
+def _listed(result: Any) -> Any:
+    """A result that can be iterated more than once."""
     if isinstance(result, (pd.DataFrame, pa.Table)) or not hasattr(result, "__iter__"):
         return result
     return list(result)
 
 
 def _rows(result: Any) -> Counter[str]:
-    """A result as a multiset of rows, in words: NaN is not equal to itself."""
+    """A result as a multiset of rows, as text, since NaN does not equal itself."""
     if isinstance(result, pa.Table):
-        # A group's rows, or a part's, as many as the user's function has made at once.
+        # The rows of a group or a part, which the user's function has in memory already.
         result = zip(*(column.to_pylist() for column in result.columns))
     elif isinstance(result, pd.DataFrame):
         result = result.itertuples(index=False, name=None)
@@ -95,9 +93,14 @@ def _rows(result: Any) -> Counter[str]:
     return Counter(map(repr, result))
 
 
-def _told(kind: str, about: str, one: str, other: str) -> str:
-    return (
-        f"{kind}'s function gives different results for the same input, {about}: {one} at one time "
-        f"and {other} at another, so that they would not cancel. Let it depend on its arguments "
-        "alone: no clock, chance, counter, or order of a set"
+def _compare(
+    kind: str, about: Callable[[], str], first: Counter[str], second: Counter[str]
+) -> None:
+    if first == second:
+        return
+    row, other = next(iter(first - second), "nothing"), next(iter(second - first), "nothing")
+    raise NonDeterministicError(
+        f"{kind}'s function gives different results for the same input, {about()}: {row} in one "
+        f"call and {other} in another, so its retractions would not cancel. Let it depend on its "
+        "arguments alone: no clock, chance, counter, or order of a set"
     )

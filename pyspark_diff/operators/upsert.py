@@ -1,14 +1,14 @@
 """Changes by key into a collection with one record for each key.
 
-A change is of one key, and has a time and a number; numbers are in the order in which changes were
-asked for. At every time ``t``, for each key ``k``::
+A change has a key, a time and a number. Numbers follow the order of the requests. At every time
+``t``, for each key ``k``::
 
-    accumulate(upsert(C), t)[k] = the record that the last of the changes of k up to t leaves there,
-                                  last in order of (time, number); none where that is none
+    accumulate(upsert(C), t)[k] = the record after the last change of k up to t,
+                                  last in order of (time, number); none if it removes the record
 
-A change says by itself what it leaves, so the one before it is all that has to be looked up: in
-the arrangement of the output by its key, which is the one that joins by this key read. Changes that
-were taken in are of no use any more, and are not kept.
+A change contains its new record, so the kernel looks up only the record before it, in the
+arrangement of the output by its key. Joins by this key read the same arrangement. No later step
+needs the changes, so they are not stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Input, Keyed, Reader
 from pyspark_diff.spark.schema import Schema, TimeType
 
-#: What a change does, by its code.
+#: Names of the kinds of changes, by their codes.
 KINDS = ("insert", "upsert", "remove", "delete", "clear")
 INSERT, UPSERT, REMOVE, DELETE, CLEAR = range(len(KINDS))
 
@@ -41,10 +41,10 @@ _NONE = -1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ChangesInput(Input):
-    """Where changes by key enter a dataflow.
+    """A source of changes by key of a dataflow.
 
-    A change of kind ``clear`` is of all keys there are, and has none of its own: steps take it from
-    the stream, and tell the operator of it.
+    A change of kind ``clear`` concerns all present keys, and has no key itself: steps remove it
+    from the stream, and pass it to the operator as a parameter.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class ChangesInput(Input):
         Columns of the records.
     key : tuple of str
     change, number : str
-        Columns beside them: the code of the change, and its number.
+        Further columns: the code of the change, and its number.
     """
 
     kind = "changes"
@@ -65,7 +65,7 @@ class ChangesInput(Input):
 def changes_input(
     record: Schema, key: Sequence[str], time_type: TimeType, name: str, change: str, number: str
 ) -> ChangesInput:
-    """The node where changes of such records enter: see `ChangesInput`."""
+    """The source node of changes by key of some records: see `ChangesInput`."""
     record.check_compared(key)
     fields = [
         *record.struct.fields,
@@ -80,7 +80,7 @@ def changes_input(
 
 @dataclass(frozen=True)
 class UpsertKernel(ReplayKernel):
-    """The changes of each key in order, on top of the record that it has.
+    """Applies the changes of each key in order to the present record of the key.
 
     Parameters
     ----------
@@ -88,10 +88,10 @@ class UpsertKernel(ReplayKernel):
         Columns of the records.
     key : tuple of str
     change, number : str
-        Columns of the changes beside them.
+        Further columns of the changes.
     time_type : TimeType
     clears : tuple of (int, int)
-        Time and number of each change that leaves no key a record, in order.
+        Time and number of each change that removes all records, in order.
     """
 
     names: tuple[str, ...]
@@ -115,27 +115,27 @@ class UpsertKernel(ReplayKernel):
     ) -> tuple[Changes, int]:
         (side,) = sides
         if own is None:
-            raise ValueError("an upsert keeps what it gave")
+            raise ValueError("an upsert arranges its output")
         new = side.new.updates
-        given = dict(zip(side.names, side.layout.decode(new)))
-        self._check_keys([given[name] for name in self.key])
+        decoded = dict(zip(side.names, side.layout.decode(new)))
+        self._check_keys([decoded[name] for name in self.key])
         keys, group = _visited(side, own) if self.clears else (side.new, _groups(side.new))
-        of_group, read, held = history(keys, own.old, own.lower)
-        records = [given[name] for name in own.names]
-        there = 0
-        if held is not None:
-            there = len(held)
-            records = [joined(pair) for pair in zip(own.layout.decode(held), records)]
+        of_group, read, present = history(keys, own.old, own.lower)
+        records = [decoded[name] for name in own.names]
+        offset = 0
+        if present is not None:
+            offset = len(present)
+            records = [joined(pair) for pair in zip(own.layout.decode(present), records)]
         pool = dict(zip(own.names, records))
         before = np.full(keys.starts.size if keys.key_starts is None else keys.key_starts.size,
                          _NONE)
-        before[of_group] = np.arange(there)
+        before[of_group] = np.arange(offset)
         rows, times, diffs = _Replay(self, pool, before).run(_Events(
             group,
             new.times(),
-            as_int64(given[self.number]).to_numpy(),
-            as_int64(given[self.change]).to_numpy(),
-            there + np.arange(len(new)),
+            as_int64(decoded[self.number]).to_numpy(),
+            as_int64(decoded[self.change]).to_numpy(),
+            offset + np.arange(len(new)),
             new.diffs(),
         ))
         index = pa.array(rows)
@@ -152,14 +152,14 @@ class UpsertKernel(ReplayKernel):
 
 @dataclass(frozen=True)
 class _Events:
-    """Changes: of which key, when, and what; a record is the number of a row."""
+    """Changes as columns: key, time, number, kind and record (the number of a row)."""
 
     group: Int64
     time: Int64
     number: Int64
     change: Int64
     record: Int64
-    #: How often it was asked for with the same number.
+    #: Multiplicity of the change under its number.
     count: Int64
 
     def __len__(self) -> int:
@@ -180,15 +180,15 @@ class _Events:
 
 
 class _Replay:
-    """The changes of one bucket, on top of the record that each key has."""
+    """Applies the changes of one bucket to the present records of its keys."""
 
     def __init__(self, kernel: UpsertKernel, pool: dict[str, pa.Array], before: Int64):
         self._kernel, self._pool, self._before = kernel, pool, before
         self._values = [column for name, column in pool.items() if name not in kernel.key]
 
-    def run(self, given: _Events) -> tuple[Int64, Int64, Int64]:
+    def run(self, changes: _Events) -> tuple[Int64, Int64, Int64]:
         """Rows of the pool, with the times and the diffs of their updates."""
-        events = given.ordered()
+        events = changes.ordered()
         if self._kernel.clears:
             events = events.and_(self._clears(events)).ordered()
         if not len(events):
@@ -200,50 +200,50 @@ class _Replay:
         before = np.append(_NONE, after[:-1])
         before[first] = self._before[events.group[first]]
         self._check(events, before)
-        # What changes of one time leave is all that is to be seen of them.
+        # The output has only the record after the last change of a time.
         starts = np.flatnonzero(first | np.append(True, events.time[1:] != events.time[:-1]))
         stops = np.append(starts[1:], len(events)) - 1
         old, new, time = before[starts], after[stops], events.time[starts]
         changed = np.flatnonzero(~self._same(old, new))
         old, new, time = old[changed], new[changed], time[changed]
-        goes, comes = old != _NONE, new != _NONE
-        diffs = np.repeat([-1, 1], [goes.sum(), comes.sum()])
+        retracted, inserted = old != _NONE, new != _NONE
+        diffs = np.repeat([-1, 1], [retracted.sum(), inserted.sum()])
         return (
-            np.concatenate([old[goes], new[comes]]),
-            np.concatenate([time[goes], time[comes]]),
+            np.concatenate([old[retracted], new[inserted]]),
+            np.concatenate([time[retracted], time[inserted]]),
             diffs,
         )
 
     def _same(self, left: Int64, right: Int64) -> np.ndarray:
-        """Whether records are the same, where one or both may be none."""
+        """Whether pairs of records are equal; either may be absent."""
         same = left == right
         both = np.flatnonzero(~same & (left != _NONE) & (right != _NONE))
         same[both] = rows_equal(self._values, left[both], right[both])
         return same
 
     def _clears(self, events: _Events) -> _Events:
-        """What clears do to each key: of those between two of its changes the first does it all."""
+        """The clears as changes of each key: the first clear between two changes suffices."""
         times, numbers = np.array(self._kernel.clears).T
-        # How many of them come before each event.
+        # The number of clears before each event.
         order = np.lexsort((
             np.concatenate([numbers, events.number]), np.concatenate([times, events.time])
         ))
         passed = np.empty(order.size, np.int64)
         passed[order] = np.cumsum(order < times.size)
         passed = passed[times.size:]
-        # What each key has at first comes before all of them.
-        held = np.flatnonzero(self._before != _NONE)
-        group = np.concatenate([held, events.group])
-        passed = np.concatenate([np.zeros(held.size, np.int64), passed])
+        # Present records precede all clears.
+        present = np.flatnonzero(self._before != _NONE)
+        group = np.concatenate([present, events.group])
+        passed = np.concatenate([np.zeros(present.size, np.int64), passed])
         order = np.argsort(group, kind="stable")  # events of a group stay in order
         group, passed = group[order], passed[order]
         until = np.append(passed[1:], times.size)
         until[np.append(group[1:] != group[:-1], True)] = times.size
-        where = np.flatnonzero(until > passed)
-        which = passed[where]
+        cleared = np.flatnonzero(until > passed)
+        clear = passed[cleared]
         return _Events(
-            group[where], times[which], numbers[which], np.full(where.size, CLEAR),
-            np.full(where.size, _NONE), np.ones(where.size, np.int64),
+            group[cleared], times[clear], numbers[clear], np.full(cleared.size, CLEAR),
+            np.full(cleared.size, _NONE), np.ones(cleared.size, np.int64),
         )
 
     def _check(self, events: _Events, before: Int64) -> None:
@@ -251,44 +251,44 @@ class _Replay:
             (events.change == INSERT) & ((before != _NONE) | (events.count > 1))
         )
         if again.size:
-            one = self._first(events, again)
-            there = "it comes more than once"
-            if before[one] != _NONE:
-                there = f"{self._row(before[one])!r} is there"
+            first = self._first(events, again)
+            finding = "the row is inserted more than once"
+            if before[first] != _NONE:
+                finding = f"{self._row(before[first])!r} is there"
             raise DuplicateKeyError(
-                f"insert: {self._told(events, one)} has a key that is there already: {there}. "
-                "Use upsert for a row that may take the place of another one"
+                f"insert: {self._describe(events, first)} has a key that is there already: "
+                f"{finding}. Use upsert for a row that may replace another row"
             )
         absent = (events.change == REMOVE) & (events.count > 1)
         removed = np.flatnonzero(events.change == REMOVE)
         absent[removed] |= ~self._same(before[removed], events.record[removed])
         if absent.any():
-            one = self._first(events, np.flatnonzero(absent))
-            there = "its key has no row"
-            if before[one] != _NONE:
-                there = f"its key has {self._row(before[one])!r}"
+            first = self._first(events, np.flatnonzero(absent))
+            finding = "its key has no row"
+            if before[first] != _NONE:
+                finding = f"its key has {self._row(before[first])!r}"
             raise NegativeMultiplicityError(
-                f"remove: {self._told(events, one)} is not there: {there}. Use delete to "
-                "take away whatever a key has"
+                f"remove: {self._describe(events, first)} is not there: {finding}. Use delete to "
+                "remove any row of a key"
             )
         tied = np.append(False, (
             (events.group[1:] == events.group[:-1]) & (events.time[1:] == events.time[:-1])
             & (events.number[1:] == events.number[:-1])
         ))
         if tied.any():
-            one = self._first(events, np.flatnonzero(tied))
+            last = self._first(events, np.flatnonzero(tied))
             raise DuplicateKeyError(
-                f"{self._told(events, one)} and {self._row(events.record[one - 1])!r} have one "
-                "key and come from one Spark frame, whose rows have no order: leave one row for "
-                "each key"
+                f"{self._describe(events, last)} and {self._row(events.record[last - 1])!r} have "
+                "one key and come from one Spark frame, whose rows have no order: leave one row "
+                "for each key"
             )
 
     def _first(self, events: _Events, some: Int64) -> int:
         return int(some[np.lexsort((events.number[some], events.time[some]))[0]])
 
-    def _told(self, events: _Events, one: int) -> str:
-        when = self._kernel.time_type.decode(int(events.time[one]))
-        return f"{self._row(events.record[one])!r} at time {when!r}"
+    def _describe(self, events: _Events, event: int) -> str:
+        when = self._kernel.time_type.decode(int(events.time[event]))
+        return f"{self._row(events.record[event])!r} at time {when!r}"
 
     def _row(self, row: int) -> tuple[object, ...]:
         return tuple(self._pool[name][int(row)].as_py() for name in self._kernel.names)
@@ -301,18 +301,18 @@ def _groups(grouped: Grouped) -> Int64:
 
 
 def _visited(side: Side, own: Side) -> tuple[Grouped, Int64]:
-    """All keys that have a change, or anything given; and for each change the number of its key."""
+    """All keys with a change or with output, and for each change the number of its key."""
     new = side.new.updates
     parts = [distinct_keys(side.new), *(batch.keys() for batch in own.old)]
     keys = consolidate(concat([part.at(0, 1) for part in parts]))
-    found, rows = matching_rows(keys.updates, new)
+    places, rows = matching_rows(keys.updates, new)
     group = np.empty(len(new), np.int64)
-    group[rows] = found
+    group[rows] = places
     return keys, group
 
 
 def upsert(source: ChangesInput) -> Reader:
-    """The node with the collection that changes by key make.
+    """The node with the collection that results from changes by key.
 
     Source: Materialize's ``upsert``, and differential-dataflow ``operators/arrange/upsert.rs``.
     """

@@ -4,9 +4,9 @@ At every time ``t``, with the records of a key in order, each as often as it occ
 
     window(A, f) = { (record, f(record, among the records of its key in A at t)) }
 
-The arrangement holds the records of a key in this order, ties being broken by all other columns, so
-that functions are functions. A change reads the rows of its key, or where functions look no further
-than some rows around it, these few; and gives what has become another result.
+The arrangement stores the records of a key in this order. All other columns break ties, so that the
+results are deterministic. A change reads the rows of its key. If the functions depend only on some
+neighbours of a row, a change reads only these rows. The kernel emits changed results.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from pyspark_diff.spark.schema import Schema, TimeType
 
 @dataclass(frozen=True)
 class WindowKernel(ReplayKernel):
-    """The replay of functions of records among others.
+    """The replay of functions of records within their partition.
 
     Parameters
     ----------
     names : tuple of str
         Columns of the records.
     by : tuple of (str, bool)
-        Columns that make the order, and whether each is descending.
+        Columns that define the order, and whether each is descending.
     functions : tuple of Function
-        What stands behind the columns of the records.
+        Functions of the output columns after the columns of the records.
     time_type : TimeType
         For messages.
     """
@@ -60,10 +60,10 @@ class WindowKernel(ReplayKernel):
         functions = self._wanted(wanted)
         if any(function.telling for function in functions):
             return self.names  # they break ties
-        taken = {self.names[i] for i in wanted if i < len(self.names)}
-        taken.update(name for name, _ in self.by)
-        taken.update(name for function in functions for name in function.columns)
-        return [name for name in self.names if name in taken]
+        needed = {self.names[i] for i in wanted if i < len(self.names)}
+        needed.update(name for name, _ in self.by)
+        needed.update(name for function in functions for name in function.columns)
+        return [name for name in self.names if name in needed]
 
     def _wanted(self, wanted: Sequence[int]) -> list[Function]:
         width = len(self.names)
@@ -81,13 +81,13 @@ class WindowKernel(ReplayKernel):
         if len(side.new.updates):
             reach = Reach.of_all([function.reach for function in functions])
 
-            def seen(rows: Rows) -> tuple[Int64, Int64]:
+            def touched(rows: Rows) -> tuple[Int64, Int64]:
                 return seen_from(rows, functions, _Columns(side, rows), first)
 
             first = self.by[0] if self.by else None
             rows = rows_of(
                 side.old, side.new, value.ordering, len(self.by), side.limit, reach.near,
-                reach.ties, seen,
+                reach.ties, touched,
             )
             read = rows.read
             columns = _Columns(side, rows)
@@ -95,19 +95,19 @@ class WindowKernel(ReplayKernel):
                 for changed in windows(
                     rows, functions, columns, first, side.open_from
                 ):
-                    changes.append(self._given(changed, columns, wanted))
+                    changes.append(self._changes(changed, columns, wanted))
             except NegativeCountError as wrong:
                 raise self._refusal(wrong, side, columns) from None
         return self._joined(changes, side, wanted), read
 
-    def _given(self, changed: Changed, columns: "_Columns", wanted: Sequence[int]) -> Changes:
+    def _changes(self, changed: Changed, columns: "_Columns", wanted: Sequence[int]) -> Changes:
         results = iter(changed.results)
-        made = [
+        output = [
             columns.taken(self.names[i], changed.candidate) if i < len(self.names)
             else next(results)
             for i in wanted
         ]
-        return made, changed.time, changed.diff
+        return output, changed.time, changed.diff
 
     def _joined(self, parts: list[Changes], side: Side, wanted: Sequence[int]) -> Changes:
         if len(parts) == 1:
@@ -133,14 +133,14 @@ class WindowKernel(ReplayKernel):
             f"{name}={columns.taken(name, at)[0].as_py()!r}" for name in side.names
         )
         return NegativeMultiplicityError(
-            f"the record ({shown}) stands at time {self.time_type.decode(wrong.time)!r} with the "
-            f"multiplicity {wrong.count}: more of it was removed than was inserted, and a window "
+            f"the record ({shown}) has at time {self.time_type.decode(wrong.time)!r} the "
+            f"multiplicity {wrong.count}: more was removed than was inserted, and a window "
             "has no place for it. Correct the input"
         )
 
 
 class _Columns:
-    """The columns of candidates, each made when it is asked for first."""
+    """The columns of candidates, each computed on its first request."""
 
     def __init__(self, side: Side, rows: Rows):
         self._side, self._rows = side, rows
@@ -167,14 +167,14 @@ def window(
     by: Sequence[tuple[str, bool]],
     functions: Sequence[tuple[T.StructField, Function]],
 ) -> Reader:
-    """The node with the results of functions beside each record.
+    """The node that adds the results of functions to each record.
 
     Parameters
     ----------
     source : Arranged
         Made by `pyspark_diff.operators.arrange.arrange_in_order`.
     by : sequence of (str, bool)
-        Columns that make the order, and whether each is descending; the first ones of the value.
+        Columns that define the order, and whether each is descending. They begin the value.
     functions : sequence of (StructField, Function)
         The new columns.
     """

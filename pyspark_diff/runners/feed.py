@@ -1,8 +1,8 @@
-"""What flows along an edge within one step: update rows, and expressions to apply to them.
+"""Feeds: the update rows of an edge within one step, and the expressions to apply to them.
 
-A feed stands for the updates ``{f(u) : u in source, lower <= time(f(u)) < upper}`` where ``f`` is
-the chain of linear operators between the arrangement (or input) that made these rows and the one
-that reads them. Nothing is evaluated until a runner needs it.
+A feed has the updates ``{f(u) : u in source, lower <= time(f(u)) < upper}``. The function ``f`` is
+the chain of linear operators between the arrangement (or input) with these rows and the reading
+operator. A feed is lazy: a runner evaluates it on demand.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ class UpdateRows:
     Parameters
     ----------
     schema : Schema
-        The data columns that are there.
+        The present data columns.
     table : pyarrow.Table or None
         Data columns, ``__time`` and ``__diff``, on the driver.
     paths : tuple of str
         Files of such tables.
     frame : DataFrame or None
-        A user's frame: data columns, and ``__time`` and ``__diff`` where these are not shared.
+        A user's frame: data columns, and ``__time`` and ``__diff`` unless all rows share them.
     time, diff : int or None
-        Shared by all rows of ``frame``.
+        The shared value of all rows of ``frame``.
     rows : int or None
-        Number of rows where known, or about where they are a rest; of a scan no less than that.
+        Number of rows, if it is known; an estimate for a rest, and an upper bound for a scan.
     rest : tuple of Rest
-        Rows that are not at rest, since they are too many: they are made when they are read, and
-        only within the step.
+        Rows that are too many to be stored: each read computes them, within the step only.
     scan : ParquetScan or None
-        The rows of ``frame`` as they can be read without Spark, time and diff among their columns.
+        A scan without Spark of the rows of ``frame``, with columns of time and diff.
     """
 
     schema: Schema
@@ -75,7 +74,7 @@ class UpdateRows:
         scan : ParquetScan or None
             The same rows, if they can be read without Spark.
         kind : pyarrow.DataType
-            Of times.
+            Arrow type of times.
         time, diff : int or None
         """
         frame = without_signed_zeros(frame)
@@ -88,7 +87,7 @@ class UpdateRows:
         return cls(schema, frame=frame, time=time, diff=diff, rows=scan.rows, scan=scan)
 
     def only(self, names: AbstractSet[str]) -> "UpdateRows":
-        """A scan with some of the data columns; all else as it is."""
+        """A scan with some of the data columns; other rows do not change."""
         if self.scan is None:
             return self
         schema = self.schema.only(name for name in self.schema.names if name in names)
@@ -96,7 +95,7 @@ class UpdateRows:
         return replace(self, schema=schema, scan=scan)
 
     def as_listed(self) -> "UpdateRows":
-        """The same, to be read by Spark if the files of its scan have changed since then."""
+        """The rows without the scan if its files have changed, so that Spark reads them."""
         try:
             self.check()
         except SourceError:
@@ -104,7 +103,7 @@ class UpdateRows:
         return self
 
     def check(self) -> None:
-        """See that the files of a scan have not changed since then.
+        """Check that the files of a scan have not changed since Spark listed them.
 
         Raises
         ------
@@ -115,7 +114,7 @@ class UpdateRows:
 
     @property
     def passing(self) -> bool:
-        """Whether the rows have to be evaluated to be read again, or in another step."""
+        """Whether each read of the rows evaluates them, so that another step cannot read them."""
         return self.frame is not None or bool(self.rest)
 
 
@@ -127,11 +126,11 @@ class Feed:
     ----------
     source : UpdateRows
     chain : tuple of Stage
-        Applied in order.
+        Stages in the order of their application.
     lower, upper : int or None
         Only rows with ``lower <= time < upper``; None is no bound.
     until : Antichain
-        The frontier of the source when it was made: all its times lie before it.
+        The frontier of the source at its construction: all its times lie before it.
     """
 
     source: UpdateRows
@@ -142,12 +141,12 @@ class Feed:
 
     @property
     def is_constant(self) -> bool:
-        """Whether times and diffs that rows of a frame share are those of what is made of them."""
+        """Whether the output rows of the chain have the shared time and diff of a frame."""
         return self.source.frame is not None and all(s.keeps_time_and_diff for s in self.chain)
 
     @property
     def portable(self) -> bool:
-        """Whether nothing of its chain needs Spark."""
+        """Whether no stage of its chain needs Spark."""
         return all(stage.portable for stage in self.chain)
 
     def bare(self) -> "Feed":
@@ -162,7 +161,7 @@ class Feed:
         return replace(self, source=replace(source, scan=scan))
 
     def split(self, work: Work, schema: Schema) -> Split:
-        """How its rows become updates of some columns, for an operator."""
+        """The conversion of its rows into updates of some columns, for an operator."""
         source, constant = self.source, self.is_constant
         return Split(
             work.layout,
@@ -178,16 +177,16 @@ class Feed:
         )
 
     def floor(self, lower: int | None) -> int | None:
-        """The least time that may be among its rows, at an operator that is at ``lower``.
+        """The least time that its rows may have, for an operator that is at ``lower``.
 
-        A source that is read again still has the rows that were taken the first time.
+        A source that is read again still has the rows of earlier steps, so it has no bound.
         """
         return lower if self.lower is None else None
 
     def ceiling(self, upper: int | None) -> int | None:
-        """The time before which all its rows must be, at an operator that goes to ``upper``.
+        """The time before which all its rows must lie, for an operator that goes to ``upper``.
 
-        Rows of a source that is read again are left out now, and taken when their time has come.
+        A source that is read again has no bound: a later step takes the rows at later times.
         """
         return upper if self.upper is None else None
 

@@ -1,16 +1,15 @@
-"""Operators that are done where what they take is made: by the same task, bucket by bucket.
+"""Fused operators: the task that computes the input of an operator runs the operator too.
 
-A reader sees the equal buckets of its arrangements and nothing else. So the task that takes
-updates into a bucket has all that a reader of the arrangement needs there, once its batch is
-written: the driver knows the other files beforehand. And where what an operator gives is arranged
-by the key that it is in buckets by, nothing has to be moved. With ``R`` a reader of ``A``, and
-``B`` an arrangement of ``R`` by the same key::
+A reader needs only the equal buckets of its arrangements. So the task that arranges updates in a
+bucket has, after it wrote its batch, all files for a reader of the arrangement: the driver knows
+the other files in advance. If an operator's output is arranged by the key of its buckets, it needs
+no shuffle. With ``R`` a reader of ``A``, and ``B`` an arrangement of ``R`` by the same key::
 
     job of A, then job of R, then job of B  =  one job of (A, then R, then B) in each bucket
 
-What a task leaves out here is not lost: the driver sees which buckets a reader has no result of,
-and does them by a job of the reader's own; an arrangement that is not whole is made anew. So what
-fails is left out, too, and fails there, where its name is known.
+A task may skip a fused operator. The driver sees the buckets without a result of a reader, and runs
+a separate job of the reader for them. It computes an incomplete arrangement anew. So a task also
+skips an operator that fails, and the separate job reports the error with the operator's name.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """A reader that is done like that. Travels to the executors.
+    """A fused reader. Travels to the executors.
 
     Parameters
     ----------
     read : Read
-        As far as it is known beforehand: of what the tasks write nothing is in its views.
+        The reading with views of all files except those that the tasks write.
     made : mapping of int to int
-        For each of its views that the tasks write: who does, 0 for what takes the updates in, and
-        for others their places from 1 on.
+        For each view with files of the tasks the number of the writing operator: 0 for the operator
+        of the job, and the places from 1 on for fused operators.
     """
 
     read: Read
@@ -48,25 +47,25 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """The operator that reads."""
+        """Name of the reading operator."""
         return self.read.name
 
     @property
     def directory(self) -> str:
-        """Where files go."""
+        """The directory of new files."""
         return self.read.directory
 
     @property
     def needs(self) -> set[int]:
-        """What has to be done before."""
+        """Numbers of the operators that must run before."""
         return set(self.made.values())
 
     def paths(self) -> Iterator[str]:
-        """All files that are read, as far as they are known beforehand."""
+        """All files to read that the driver knows in advance."""
         return self.read.paths()
 
     def within(self, bucket: int, done: Mapping[int, BucketResult]) -> Read:
-        """What it reads in a bucket, given what was done there."""
+        """The reading of a bucket with the files of the task's results."""
         views = list(self.read.views)
         for place, number in self.made.items():
             view = views[place]
@@ -75,25 +74,25 @@ class Reading:
         return replace(self.read, views=tuple(views))
 
     def run(self, bucket: int, done: Mapping[int, BucketResult]) -> BucketResult | None:
-        """Do it in a bucket; None where there is nothing to do."""
+        """Run the operator in a bucket; None if the bucket has no input."""
         read = self.within(bucket, done)
         return read_bucket(read, bucket, Waiting(read.most)) if bucket in read.buckets() else None
 
 
 @dataclass(frozen=True)
 class Taking:
-    """An operator that takes in what another one gives, in the bucket where it is given. Travels
-    to the executors.
+    """A fused operator that arranges the output of another operator, in the same bucket. Travels to
+    the executors.
 
     Parameters
     ----------
     work : Work
     split : Split
-        How what is given becomes updates.
+        The conversion of rows into updates.
     chain : tuple of Stage
-        What is applied on the way.
+        Stages between the two operators.
     source : int
-        Whose output it is.
+        Number of the operator with the input rows.
     """
 
     work: Work
@@ -103,36 +102,36 @@ class Taking:
 
     @property
     def name(self) -> str:
-        """The operator that takes updates in."""
+        """Name of the arranging operator."""
         return self.work.name
 
     @property
     def directory(self) -> str:
-        """Where files go."""
+        """The directory of new files."""
         return self.work.directory
 
     @property
     def needs(self) -> set[int]:
-        """What has to be done before."""
+        """Numbers of the operators that must run before."""
         return {self.source}
 
     def paths(self) -> Iterator[str]:
-        """All files that are read."""
+        """All files to read."""
         for files in self.work.files.values():
             yield from files
 
     def run(self, bucket: int, done: Mapping[int, BucketResult]) -> BucketResult | None:
-        """Do it in a bucket; None where there is nothing to do.
+        """Run the operator in a bucket; None if the bucket has no input.
 
         Raises
         ------
         NotHere
-            If it cannot be done here: not all is at hand, or some of it belongs into other buckets.
+            If the input exceeds the memory, or some of its rows belong to other buckets.
         """
-        given = done[self.source]
-        if given.output.paths or given.rest:
+        source = done[self.source]
+        if source.output.paths or source.rest:
             raise NotHere("the input of a bucket exceeds the memory of a task")
-        table = given.output.table
+        table = source.output.table
         if table is None or not table.num_rows:
             return None
         for stage in self.chain:
@@ -151,46 +150,47 @@ Fused = Reading | Taking
 def run_behind(
     fused: Sequence[Fused], bucket: int, taken: BucketResult | None
 ) -> Iterator[BucketResult]:
-    """What operators give in a bucket, once its updates have been taken in.
+    """The results of fused operators in a bucket, after the arrangement of its updates.
 
     Parameters
     ----------
     fused : sequence of Fused
-        Each behind those that it needs.
+        Each operator after the operators that it needs.
     bucket : int
     taken : BucketResult or None
-        What became of the updates; None where there were none.
+        The result of the arrangement; None if the bucket had no updates.
     """
     nothing = BucketResult(bucket, (), Given(), 0, 0)
     done: dict[int, BucketResult] = {}
     if taken is None or not _is_cut(taken):
         done[0] = _needed(taken or nothing, 0, fused)
-    del taken  # as large as what a task may hold, like the output of each of the others
-    for number, one in enumerate(fused, 1):
-        if one.needs <= done.keys():
+    del taken  # frees the memory: each output may be as large as a task's limit
+    for number, operator in enumerate(fused, 1):
+        if operator.needs <= done.keys():
             try:
-                found = one.run(bucket, done)
+                result = operator.run(bucket, done)
             except Exception as error:  # A job of its own runs it again, and reports the fault.
                 reason = str(error) if isinstance(error, NotHere) else type(error).__name__
-                count(one.name, FUSED, reason)
+                count(operator.name, FUSED, reason)
                 continue
             left = fused[number:]
-            done = {other: _needed(result, other, left) for other, result in done.items()}
-            if found is None or isinstance(one, Reading) or not _is_cut(found):
-                done[number] = _needed(found or nothing, number, left)
-            if found is not None:
-                yield replace(found, operator=number)
-                del found
+            done = {other: _needed(earlier, other, left) for other, earlier in done.items()}
+            if result is None or isinstance(operator, Reading) or not _is_cut(result):
+                done[number] = _needed(result or nothing, number, left)
+            if result is not None:
+                yield replace(result, operator=number)
+                del result
 
 
 def _needed(result: BucketResult, number: int, left: Sequence[Fused]) -> BucketResult:
-    """What those that are left need of a result: all see its files, and some take its output."""
-    if any(isinstance(one, Taking) and one.source == number for one in left):
+    """The parts of a result that later operators need: its files, and its output if they read it.
+    """
+    if any(isinstance(operator, Taking) and operator.source == number for operator in left):
         return result
     return replace(result, output=Given(), later={})
 
 
 def _is_cut(taken: BucketResult) -> bool:
-    """Whether a bucket was written in pieces: another attempt of the task may cut it elsewhere, and
-    so might what is read of it. The pieces have names of their own, what readers write has not."""
+    """Whether a bucket was written in pieces. Another attempt of the task may cut it elsewhere, and
+    its readers would then have other rows under equal file names."""
     return len(taken.files) > 1

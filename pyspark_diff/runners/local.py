@@ -1,7 +1,7 @@
 """The driver runner: the same kernels in the driver's own process, without any Spark job.
 
-A Spark job costs a tenth of a second whatever its size; a few thousand updates are done here
-before it would have been planned.
+A Spark job of any size costs a tenth of a second. The driver processes a few thousand updates in
+less time than the planning of a job takes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
-#: From this many rows on, in all or in a bucket, buckets are done side by side; fewer are done at
-#: once, whatever their buckets.
+#: From this many rows on, in all or in a bucket, threads process the buckets in parallel. With
+#: fewer rows one call processes all buckets.
 THREADED, PER_BUCKET = 50_000, 8_192
 
-#: Of so many tables with so few rows it is known what a stage made of them last.
+#: Number of cached results of stages, and the maximal number of rows of a cached input.
 MADE, MADE_ROWS = 8, 1024
 
 #: Evaluates stages that only Spark knows, on a table.
@@ -60,20 +60,20 @@ class LocalRunner:
     evaluate : callable
         Evaluates a chain of Spark expressions on a table.
     stop : Stop, optional
-        What ends the step that it runs for.
+        Cancellation of the step.
     """
 
     def __init__(self, evaluate: Evaluate, stop: Stop | None = None):
         self._evaluate, self._stop = evaluate, stop or Stop()
-        #: What stages last made of small tables, as several operators may read what a chain gives.
+        #: Recent results of stages on small tables, since several operators may read one chain.
         self._made: deque[tuple[pa.Table, Stage, pa.Table]] = deque(maxlen=MADE)
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
         if work.buckets > 1 and not apart(rows_of(feeds), work.buckets):
-            found = self._together(work, schema, feeds)
-            if found is not None:
-                return found
+            results = self._together(work, schema, feeds)
+            if results is not None:
+                return results
         intake = Intake(os.path.dirname(work.directory), work.most, work.name)
         for feed in feeds:
             for bucket, part in self._parts(work, schema, feed):
@@ -90,18 +90,18 @@ class LocalRunner:
         )
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
-        """As `pyspark_diff.runners.spark.SparkRunner.read`; so many rows are new."""
+        """As `pyspark_diff.runners.spark.SparkRunner.read`, for a number of new rows."""
         buckets, waiting = read.buckets(), Waiting(read.most)
         few = rows < TOGETHER and len(buckets) > 1
         if few and not read.at and not read.kernel.visits_all:
             with self._stop.obeyed():
-                found = read_together(read, buckets, Waiting(read.most))
-            if found is not None:
-                return found
+                results = read_together(read, buckets, Waiting(read.most))
+            if results is not None:
+                return results
         threads = _threads(buckets, rows)
         if threads > 1:
             most = share(map(read.rows, buckets), read.most, threads)
-            # Pairs are made in chunks, a fourth of this each, whatever they are made of.
+            # A chunk of pairs has a fourth of this number, for any number of rows read.
             read = replace(read, most=max(1, min(most, 4 * read.most // threads)))
         return self._each(
             lambda bucket: read_bucket(read, bucket, waiting, in_memory=True), buckets, threads
@@ -110,17 +110,17 @@ class LocalRunner:
     def _together(
         self, work: Work, schema: Schema, feeds: Sequence[Feed]
     ) -> list[BucketResult] | None:
-        """What `run` gives for few rows; None where they cannot be held, or have become many."""
-        held, rows = [], 0
+        """The results of `run` for few rows; None if they exceed the memory or become many."""
+        parts, rows = [], 0
         for feed in feeds:
             how = feed.split(work, schema)
             for table in self.tables(feed.bare(), work.most):
-                held.append(how.updates(table))
-                rows += len(held[-1])
+                parts.append(how.updates(table))
+                rows += len(parts[-1])
                 if apart(rows, work.buckets) or rows > work.most:
                     return None
         with self._stop.obeyed():
-            return run_together(work, concat(held), Waiting(work.most))
+            return run_together(work, concat(parts), Waiting(work.most))
 
     def merge(self, merge: Merge) -> dict[int, tuple[BatchFile, ...]]:
         """Merge the files of an arrangement."""
@@ -135,14 +135,13 @@ class LocalRunner:
                 in_memory=True,
             )
 
-        # To the end: where it is left before that, a Ctrl-C that comes meanwhile is lost.
+        # The list consumes the iterator: an abandoned iterator would lose a Ctrl-C.
         return dict(zip(buckets, list(side_by_side(merged, buckets, threads))))
 
     def _parts(
         self, work: Work, schema: Schema, feed: Feed
     ) -> Iterator[tuple[int, Updates]]:
-        """The updates of a feed, by bucket. They are not consolidated: nothing is moved from here
-        to there."""
+        """The updates of a feed, by bucket. Without a shuffle, consolidation saves nothing here."""
         how, feed = feed.split(work, schema), feed.bare()
 
         def split(feed: Feed) -> Iterator[tuple[int, Updates]]:
@@ -150,7 +149,7 @@ class LocalRunner:
                 yield from partition(how.updates(table), work.layout, work.buckets)
 
         scan, cores = feed.source.scan, os.cpu_count() or 1
-        # A function of the user, which changes times and diffs as it likes, has one thread.
+        # A user's function, which may change times and diffs, runs in one thread.
         if scan is None or scan.rows < THREADED or not (feed.portable and feed.is_constant):
             yield from split(feed)
             return
@@ -158,11 +157,11 @@ class LocalRunner:
         size = max(part.size for part in parts)
         threads = min(cores, len(parts), max(1, work.most // ROWS), max(1, MOST_BYTES // size))
         feeds = (replace(feed, source=replace(feed.source, scan=part)) for part in parts)
-        for found in side_by_side(lambda part: list(split(part)), feeds, threads):
-            yield from found
+        for updates in side_by_side(lambda part: list(split(part)), feeds, threads):
+            yield from updates
 
     def tables(self, feed: Feed, most: int | None = None) -> Iterator[pa.Table]:
-        """The update rows of a feed, its chain applied; up to so many at once."""
+        """The update rows of a feed after its chain, in tables of up to ``most`` rows."""
         source = feed.source
         if source.scan is not None:
             tables: Iterable[pa.Table] = source.scan.tables()
@@ -186,9 +185,9 @@ class LocalRunner:
     def _each(
         self, do: Callable[[int], BucketResult], buckets: Sequence[int], threads: int
     ) -> list[BucketResult]:
-        """The results of all buckets, so many of them at work at once.
+        """The results of all buckets, computed by some threads.
 
-        An error with a time ends no other bucket, as another one may have an earlier time.
+        An error with a time cancels no other bucket, since another error may have an earlier time.
         """
         errors: list[DiffError] = []
 
@@ -215,47 +214,47 @@ class LocalRunner:
                 waiting.append(stage)
                 continue
             if waiting:
-                # Neighbours are evaluated in one go: the cost is per call.
-                for one in waiting:
-                    if isinstance(one, Expression):
-                        operator, _, columns = one.label.partition(" ")
+                # One call evaluates adjacent stages, since each call has a cost.
+                for expression in waiting:
+                    if isinstance(expression, Expression):
+                        operator, _, columns = expression.label.partition(" ")
                         fall_back(operator, COMPILED, f"Spark evaluates {columns}")
                 table = self._evaluate(table, waiting)
                 waiting = []
             if stage is not None:
-                table = self._made_of(table, stage)
+                table = self._apply(table, stage)
         return table
 
-    def _made_of(self, table: pa.Table, stage: Stage) -> pa.Table:
-        """What a stage makes of a table: of a small one it is made once."""
+    def _apply(self, table: pa.Table, stage: Stage) -> pa.Table:
+        """The result of a stage on a table; results of small tables are cached."""
         if table.num_rows > MADE_ROWS:
             return stage.on_table(table)
-        for of, by, made in tuple(self._made):
-            if of is table and by is stage:
-                return made
-        made = stage.on_table(table)
-        self._made.append((table, stage, made))
-        return made
+        for source, applied, result in tuple(self._made):
+            if source is table and applied is stage:
+                return result
+        result = stage.on_table(table)
+        self._made.append((table, stage, result))
+        return result
 
 
 def _threads(buckets: Sequence[int], rows: float) -> int:
-    """Many rows are worth a thread for each bucket, as kernels let others run."""
+    """Number of threads: many rows are worth a thread for each bucket, since kernels release the
+    interpreter lock."""
     return min(len(buckets), os.cpu_count() or 1) if apart(rows, len(buckets)) else 1
 
 
 def apart(rows: float, buckets: int) -> bool:
-    """Whether so many rows of so many buckets are best done bucket by bucket."""
+    """Whether a number of rows is worth a call for each bucket."""
     return rows >= min(THREADED, PER_BUCKET * buckets)
 
 
 def _fitting(table: pa.Table, most: int) -> int:
-    """How many of its rows are taken at once."""
-    # What all of its buffers hold is known at once; of a slice it is more than its rows are.
+    # The size of all buffers is cheap to get, and an upper bound of the size of a slice.
     if table.get_total_buffer_size() <= MOST_BYTES or table.nbytes <= MOST_BYTES:
         return most
     return max(1, min(most, MOST_BYTES * table.num_rows // table.nbytes))
 
 
 def rows_of(feeds: Sequence[Feed]) -> float:
-    """Number of update rows that reach an operator; infinite where only Spark can tell."""
+    """Number of update rows that reach an operator; infinite if only Spark can count them."""
     return sum((feed.source.rows if feed.source.rows is not None else np.inf) for feed in feeds)

@@ -1,13 +1,13 @@
-"""Rows of Parquet files that are read where they are wanted, without the JVM.
+"""Rows of Parquet files, read by the process that needs them, without the JVM.
 
     parquet_scan(frame) is not None  ⟹  its rows are those of the frame, in any order
 
 Floats are in normal form (`pyspark_diff.spark.normal_form`).
 
-What Spark hands to Python passes through its rows, which takes ten times as long as reading the
-same columns here. So it is done where the plan of a frame is nothing but columns and conditions
-over files (`pyspark_diff.spark.parquet_plan`), these are as Spark listed them, and what the files
-say of their columns leaves no doubt that both read the same. Anything else is read by Spark.
+Spark converts columns to rows before it sends them to Python, which takes ten times as long as a
+read by pyarrow. The scan requires a plan of only columns and conditions over files
+(`pyspark_diff.spark.parquet_plan`), and unchanged files since Spark listed them. The metadata of
+the files must prove that both read the same values. Otherwise Spark reads the frame.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_a
 from pyspark_diff.spark.parquet_plan import Declined, ParquetPlan, ScannedFile, parquet_plan
 from pyspark_diff.spark.schema import arrow_type, without_nullability
 
-#: So many rows are made at once.
+#: Maximal number of rows of a table.
 ROWS = 1 << 20
-#: More files than this are left to Spark, whose tasks read what they say of themselves.
+#: Spark reads frames with more files than this, since its tasks read the footers in parallel.
 FILES = 10_000
-#: So many threads read what files say of themselves.
+#: Number of threads that read footers.
 _THREADS = 8
-#: Types that both read alike.
+#: Types whose values Spark and pyarrow read alike.
 _TYPES: tuple[T.DataType, ...] = (
     T.BooleanType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(),
     T.DoubleType(), T.StringType(), T.BinaryType(), T.DateType(), T.TimestampType(),
     T.TimestampNTZType(),
 )
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
-#: Before the first days on which calendars agree, and the first microseconds for which zones do:
-#: the Gregorian calendar, and the year 1900.
+#: The first days on which calendars agree (the Gregorian calendar), and the first microseconds for
+#: which time zones agree (the year 1900).
 _AGREED: dict[T.DataType, int] = {
     T.DateType(): -141_427,
     **dict.fromkeys((T.TimestampType(), T.TimestampNTZType()), -2_208_988_800_000_000),
 }
 
 
-#: Whether a number within bounds may be equal to another one, or less, and so on.
+#: Whether a number within bounds may equal a constant, be less, and so on.
 _MAY_HOLD: dict[str, Callable[["Bounds", int], bool]] = {
     "==": lambda known, n: known.first <= n <= known.last,
     "<": lambda known, n: known.first < n,
@@ -65,7 +65,7 @@ _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Group(NamedTuple):
-    """A row group of a file, and the bytes of the columns that are looked at."""
+    """A row group of a file, and the bytes of its needed columns."""
 
     file: ScannedFile
     number: int
@@ -74,7 +74,7 @@ class Group(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What files say of a column: its values lie between these, and so many are null."""
+    """Statistics of a column in files: least value, greatest value and number of nulls."""
 
     first: int
     last: int
@@ -89,13 +89,13 @@ class ParquetScan:
     ----------
     groups : tuple of Group
     types : tuple of (str, pyarrow.DataType)
-        Columns of the files, as they are looked at.
+        Columns of the files, with the types of the read.
     outputs : tuple of (str, ArrowExpression)
         Names and values of the columns.
     condition : ArrowExpression or None
-        Rows for which it is not true are left out.
+        The scan omits rows for which it is not true.
     bounds : tuple of (str, Bounds)
-        Of columns of whole numbers, dates and timestamps, if all files tell.
+        Bounds of columns of whole numbers, dates and timestamps, if all files have statistics.
     """
 
     groups: tuple[Group, ...]
@@ -106,21 +106,21 @@ class ParquetScan:
 
     @property
     def rows(self) -> int:
-        """How many rows the files have, those that are left out among them."""
+        """Number of rows of the files, including rows that the condition omits."""
         return sum(group.rows for group in self.groups)
 
     @property
     def size(self) -> int:
-        """About how many bytes the columns have that are looked at."""
+        """Estimated number of bytes of the needed columns."""
         return sum(group.size for group in self.groups)
 
     def only(self, names: Sequence[str]) -> ParquetScan:
-        """The same with some of the columns, in this order."""
+        """The scan with some of the columns, in this order."""
         outputs = dict(self.outputs)
         return replace(self, outputs=tuple((name, outputs[name]) for name in names))
 
     def with_columns(self, **values: ArrowExpression) -> ParquetScan:
-        """The same with other values for some columns, or more columns."""
+        """The scan with other values for some columns, or more columns."""
         return replace(self, outputs=tuple({**dict(self.outputs), **values}.items()))
 
     def renamed(self, names: Sequence[str]) -> ParquetScan:
@@ -129,9 +129,9 @@ class ParquetScan:
         return replace(self, outputs=tuple(zip(names, values)))
 
     def bounds_of(self, name: str) -> Bounds | None:
-        """Between which numbers the values of a column lie, if the files tell of all their rows.
+        """Bounds of the values of a column, if the files have statistics for all their rows.
 
-        Not of rows that a condition may leave out.
+        None with a condition, since it may omit rows.
         """
         value = dict(self.outputs)[name]
         while isinstance(value, Apply) and value.function == "cast":
@@ -143,28 +143,28 @@ class ParquetScan:
         return dict(self.bounds).get(value.name)
 
     def shared(self, shares: int) -> list[ParquetScan]:
-        """The same in several parts of about as many rows, for as many tasks."""
+        """The scan in several parts with similar numbers of rows, one for each task."""
         left, done = self.rows, 0
-        found: list[list[Group]] = [[] for _ in range(shares)]
+        parts: list[list[Group]] = [[] for _ in range(shares)]
         for group in self.groups:
-            found[min(shares - 1, shares * (done + group.rows // 2) // max(left, 1))].append(group)
+            parts[min(shares - 1, shares * (done + group.rows // 2) // max(left, 1))].append(group)
             done += group.rows
-        return [replace(self, groups=tuple(part)) for part in found if part] or [self]
+        return [replace(self, groups=tuple(part)) for part in parts if part] or [self]
 
     def pieces(self) -> list[ParquetScan]:
-        """The same in parts that have about `ROWS` rows, or more in one row group."""
-        found: list[list[Group]] = []
+        """The scan in parts that have about `ROWS` rows, or one larger row group."""
+        parts: list[list[Group]] = []
         rows = ROWS
         for group in self.groups:
             if rows + group.rows > ROWS:
-                found.append([])
+                parts.append([])
                 rows = 0
-            found[-1].append(group)
+            parts[-1].append(group)
             rows += group.rows
-        return [replace(self, groups=tuple(part)) for part in found]
+        return [replace(self, groups=tuple(part)) for part in parts]
 
     def check(self) -> None:
-        """See that all files are still those that Spark listed.
+        """Check that no file has changed since Spark listed it.
 
         Raises
         ------
@@ -175,12 +175,12 @@ class ParquetScan:
                 raise _changed(file)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows, up to `ROWS` at once.
+        """The rows, in tables of up to `ROWS` rows.
 
         Raises
         ------
         SourceError
-            If a file is not what it was when Spark listed it.
+            If a file has changed since Spark listed it.
         """
         needed = self.condition.columns if self.condition is not None else frozenset[str]()
         needed = needed.union(*[value.columns for _, value in self.outputs])
@@ -191,13 +191,13 @@ class ParquetScan:
         for file, groups in by_file.items():
             try:
                 for table in _read(file.path, groups, kinds):
-                    yield self._made(table)
+                    yield self._evaluated(table)
             except (OSError, pa.ArrowException) as error:
                 raise _changed(file) from error
             if not _is_same(file):
                 raise _changed(file)
 
-    def _made(self, table: pa.Table) -> pa.Table:
+    def _evaluated(self, table: pa.Table) -> pa.Table:
         if self.condition is not None:
             table = table.filter(column_of(self.condition, table))
         outputs = {name: column_of(value, table) for name, value in self.outputs}
@@ -205,10 +205,10 @@ class ParquetScan:
 
 
 def parquet_scan(frame: DataFrame) -> ParquetScan | None:
-    """The rows of a frame as they can be read without Spark; None if Spark has to be asked.
+    """A scan without Spark of the rows of a frame; None if Spark must read them.
 
-    Nothing is run. The footers of the files are read. If Spark has to read Parquet files, that is a
-    fallback of the path "pyarrow".
+    The function reads the footers of the files, and runs no job. If Spark must read Parquet files,
+    it counts a fallback of the path "pyarrow".
     """
     try:
         plan = parquet_plan(frame)
@@ -253,12 +253,12 @@ def _outputs(
         if struct.names != plan.struct.names:
             raise Declined("the columns of the frame have other names than those of the files")
         return tuple((f.name, Field(f.name, arrow_type(f.dataType))) for f in struct.fields)
-    found = [_compiled(plan, text) for text in plan.outputs]
+    expressions = [_compiled(plan, text) for text in plan.outputs]
     outputs = []
-    for field, one in zip(struct.fields, found, strict=True):
-        if one is None or one.kind != without_nullability(field.dataType):
+    for field, expression in zip(struct.fields, expressions, strict=True):
+        if expression is None or expression.kind != without_nullability(field.dataType):
             raise Declined(f"the expression of column {field.name} is not compiled")
-        outputs.append((field.name, one.formula))
+        outputs.append((field.name, expression.formula))
     return tuple(outputs)
 
 
@@ -272,7 +272,7 @@ def _compiled(plan: ParquetPlan, text: str) -> CompiledExpression | None:
         return lower.get(name.lower()) if len(lower) == len(exact) else None
 
     tree = planned_tree(text, named)
-    # What may fail for a row would fail in words of its own.
+    # Without ANSI mode no compiled expression raises an error that Spark words differently.
     return None if tree is None else compiled(tree, plan.struct, ansi=False)
 
 
@@ -281,7 +281,7 @@ def _is_known(kind: T.DataType) -> bool:
 
 
 class _End(NamedTuple):
-    """What the end of a file says."""
+    """The contents of a footer that a scan needs."""
 
     groups: tuple[Group, ...]
     bounds: dict[str, Bounds]
@@ -294,12 +294,12 @@ def _end(
     try:
         if not _is_same(file):
             raise Declined(f"the file {file.path} has changed after Spark listed it")
-        return _told(file, pq.read_metadata(file.path), fields, condition)
+        return _parsed(file, pq.read_metadata(file.path), fields, condition)
     except (OSError, pa.ArrowException) as error:  # Spark reports the fault
         raise Declined(f"pyarrow cannot read {file.path}: {error}") from error
 
 
-def _told(
+def _parsed(
     file: ScannedFile, metadata: pq.FileMetaData, fields: Sequence[T.StructField],
     condition: ArrowExpression | None,
 ) -> _End:
@@ -315,32 +315,32 @@ def _told(
                 f"column {name} has the type {schema.field(name).type} in {file.path}"
             )
     keys = metadata.metadata or {}
-    # As Spark compares them.
+    # Spark compares versions as text, too.
     today = keys.get(VERSION_KEY, b"") >= b"3.0.0" and LEGACY_KEY not in keys
     groups, bounds = [], []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        found: dict[str, Bounds] = {}
+        known: dict[str, Bounds] = {}
         size = 0
         for field in fields:
             column = group.column(leaves[field.name])
             size += column.total_uncompressed_size
             if column.compression not in _CODECS:
                 raise Declined(f"the file {file.path} has the codec {column.compression}")
-            told = _bounds(column)
-            if told is not None and _is_number(field.dataType):
-                found[field.name] = told
+            limits = _bounds(column)
+            if limits is not None and _is_number(field.dataType):
+                known[field.name] = limits
             agreed = _AGREED.get(field.dataType)
-            if agreed is not None and not today and (told is None or told.first < agreed):
+            if agreed is not None and not today and (limits is None or limits.first < agreed):
                 raise Declined(f"column {field.name} may have dates of the old calendar")
-        if group.num_rows and _may_hold(condition, found):
+        if group.num_rows and _may_hold(condition, known):
             groups.append(Group(file, number, group.num_rows, size))
-            bounds.append(found)
+            bounds.append(known)
     return _End(tuple(groups), dict(_joined(bounds)))
 
 
 def _may_hold(condition: ArrowExpression | None, bounds: Mapping[str, Bounds]) -> bool:
-    """Whether there may be rows for which a condition is true, where columns lie within bounds."""
+    """Whether a condition may be true for rows whose columns lie within bounds."""
     if not isinstance(condition, Apply):
         return True
     if condition.function in ("and", "or"):
@@ -365,15 +365,15 @@ def _is_number(kind: T.DataType) -> bool:
 
 
 def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
-    told = column.statistics
-    if told is None or not told.has_null_count or not told.has_min_max:
+    statistics = column.statistics
+    if statistics is None or not statistics.has_null_count or not statistics.has_min_max:
         return None
-    low, high = told.min_raw, told.max_raw
-    return Bounds(low, high, told.null_count) if isinstance(low, int) else None
+    low, high = statistics.min_raw, statistics.max_raw
+    return Bounds(low, high, statistics.null_count) if isinstance(low, int) else None
 
 
 def _joined(parts: Sequence[dict[str, Bounds]]) -> Iterator[tuple[str, Bounds]]:
-    """The bounds of those columns that all parts tell of."""
+    """The bounds of the columns that have bounds in all parts."""
     for name in parts[0] if parts else ():
         if all(name in part for part in parts):
             firsts, lasts, nulls = zip(*(part[name] for part in parts))
@@ -401,10 +401,10 @@ def _read(
 
 def _is_same(file: ScannedFile) -> bool:
     try:
-        found = os.stat(file.path)
+        status = os.stat(file.path)
     except OSError:
         return False
-    return (found.st_size, found.st_mtime_ns // 1_000_000) == (file.size, file.modified)
+    return (status.st_size, status.st_mtime_ns // 1_000_000) == (file.size, file.modified)
 
 
 def _changed(file: ScannedFile) -> SourceError:

@@ -1,11 +1,11 @@
-"""Work in pieces: what a bucket takes in, holds and gives is never in memory as a whole.
+"""Work in pieces: memory never contains the whole input, state and output of a large bucket.
 
-A piece is a range of keys, and all that is known under them. No operator looks beyond a key, so::
+A piece is a range of keys, with all updates of these keys. Operators work key by key, so::
 
     F(A) = sum(F(A within range))        for ranges that are disjoint and cover all keys
 
-What comes in is sorted into files where it is too much to hold, and what goes out is written. What
-has to be held and does not fit is refused, with the keys that are to blame.
+Input that exceeds the memory is spilled in sorted files, and output in files. If the rows of a
+piece do not fit into memory, an error names the heaviest keys.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from pyspark_diff.kernels.updates import Int64, OffsetOverflow, Updates, concat
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.trace import storage
 
-#: What a row takes while a kernel works on it, roughly.
+#: Estimated bytes of a row while a kernel works on it.
 ROW_BYTES = 100
-#: Bytes of so few are counted as they are held.
+#: Below this size of its buffers a table counts with their size, and not with the size of its rows.
 FEW_BYTES = 1 << 16
-#: So many of the heaviest keys are named.
+#: Number of the heaviest keys that a message names.
 NAMED = 3
 
 
 class Given(NamedTuple):
-    """Output update rows: in memory, and in files from where there were too many."""
+    """Output update rows: in memory, and in spilled files."""
 
     table: pa.Table | None = None
     paths: tuple[str, ...] = ()
@@ -44,17 +44,17 @@ class Given(NamedTuple):
 
 
 def share(rows: Iterable[int], most: int, threads: int) -> int:
-    """What each bucket may hold at once, so that those at work hold no more than `most` together.
+    """The row limit of each bucket, such that concurrent buckets have no more than `most` rows.
 
-    A large bucket may hold what small ones beside it do not need.
+    A large bucket may use the share that concurrent small buckets do not need.
 
     Parameters
     ----------
     rows : iterable of int
-        Of each bucket.
+        Number of rows of each bucket.
     most : int
     threads : int
-        So many buckets are at work at once.
+        Number of concurrent buckets.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def share(rows: Iterable[int], most: int, threads: int) -> int:
 
 
 class Waiting:
-    """Output rows that wait in memory, of all buckets that one process works through.
+    """Counts the output rows in memory, of all buckets of a process.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Waiting:
         self._rows = self._bytes = 0
 
     def add(self, rows: int, size: int) -> bool:
-        """Count more, or less, of them and of their bytes; gives whether they are too many."""
+        """Add a number, perhaps negative, of rows and bytes; returns whether they are too many."""
         with self._lock:
             self._rows += rows
             self._bytes += size
@@ -90,16 +90,16 @@ class Waiting:
 
 
 class Spool:
-    """Output rows of one bucket: in memory, and in files from where there are too many.
+    """Output rows of one bucket: in memory, and spilled in files if they are too many.
 
     Parameters
     ----------
     directory, name : str
-        Where files go, and how their names begin.
+        Directory and common prefix of files.
     waiting : Waiting
-        What is held, by other buckets too.
+        The count of rows in memory, shared by all buckets.
     make : bool
-        Whether the directory has to be made.
+        Whether a spill creates the directory.
     """
 
     def __init__(self, directory: str, name: str, waiting: Waiting, *, make: bool):
@@ -110,39 +110,39 @@ class Spool:
         self._paths: list[str] = []
 
     def add(self, table: pa.Table) -> None:
-        """Take rows in."""
+        """Add rows."""
         if not table.num_rows:
             return
         self._held.append(table)
         self._rows += table.num_rows
-        # What all of its buffers hold is known at once; of a slice it is more than its rows are.
+        # The size of all buffers is cheap to get, and an upper bound of the size of a slice.
         size = table.get_total_buffer_size()
         size = size if size < FEW_BYTES else table.nbytes
         self._bytes += size
         if self._waiting.add(table.num_rows, size):
             path = f"{self._path}-{len(self._paths)}.arrow"
-            held = pa.concat_tables(self._held)
-            path, _ = storage.write_batch(path, held, make=self._make)
+            spilled = pa.concat_tables(self._held)
+            path, _ = storage.write_batch(path, spilled, make=self._make)
             self._paths.append(path)
             self._held = []
-            self._waiting.add(-held.num_rows, -self._bytes)
+            self._waiting.add(-spilled.num_rows, -self._bytes)
             self._bytes = 0
 
     def given(self) -> Given:
-        """What was taken in."""
+        """All added rows."""
         table = pa.concat_tables(self._held) if self._held else None
         return Given(table, tuple(self._paths), self._rows)
 
 
 class Intake:
-    """Updates on their way into buckets: held, and sorted into files where they are too many.
+    """Input updates by bucket: in memory, and spilled in sorted files if they are too many.
 
     Parameters
     ----------
     folder : str
-        Where files go. They have no names, so that nothing is left of them.
+        Directory of files. They have no names, so that no file outlives the process.
     most : int
-        Rows that are held, of all buckets together.
+        Maximal number of rows in memory, of all buckets together.
     name : str
         The operator, for the count of spills.
     """
@@ -156,9 +156,9 @@ class Intake:
         self.rows: dict[int, int] = {}
 
     def add(self, bucket: int, part: Updates, number: int = 0) -> None:
-        """Take updates in, in any order.
+        """Add updates, in any order.
 
-        Parts with numbers are put in order, so that a retried task writes the same bytes.
+        The order of numbered parts decides, so that a retried task writes the same bytes.
         """
         rows, size = len(part), part.nbytes
         if self._held and not self._fits(rows, size):
@@ -171,7 +171,7 @@ class Intake:
         self._bytes += size
 
     def buckets(self) -> list[int]:
-        """Those that have any updates."""
+        """The buckets with updates."""
         return sorted(self.rows)
 
     def take(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
@@ -180,11 +180,11 @@ class Intake:
         return [part for _, part in held], self._sorted.pop(bucket, [])
 
     def _fits(self, rows: int, size: int) -> bool:
-        """Whether so many more can be held."""
+        """Whether a number of further rows and bytes fits into memory."""
         return self._waiting + rows <= self._most and self._bytes + size <= MOST_BYTES
 
     def _settle(self) -> None:
-        """Add up equal updates."""
+        """Consolidate the updates of each bucket."""
         self._waiting = self._bytes = 0
         for bucket, parts in self._held.items():
             less = consolidate(concat([part for _, part in parts])).updates
@@ -202,7 +202,7 @@ class Intake:
 
 
 def room(name: str, sides: Sequence[Side], most: int) -> AbstractContextManager[None]:
-    """Around the work on a piece: one that has no room in memory is refused.
+    """A context for the work on a piece that raises an error if the piece exceeds the memory.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def room(name: str, sides: Sequence[Side], most: int) -> AbstractContextManager[
 
 @contextmanager
 def explained(name: str, sides: Sequence[Side]) -> Iterator[None]:
-    """Around work for which memory may give out.
+    """A context for work that may exhaust the memory.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def explained(name: str, sides: Sequence[Side]) -> Iterator[None]:
 def check_room(
     name: str, rows: int, what: str, sides: Callable[[], Sequence[Side]]
 ) -> None:
-    """Refuse so many rows if they have no room in memory.
+    """Raise an error if a number of rows does not fit into memory.
 
     Raises
     ------
@@ -254,16 +254,16 @@ def too_many(name: str, what: str, sides: Sequence[Side]) -> TooManyRowsError:
     ----------
     name : str
     what : str
-        What cannot be held.
+        The finding.
     sides : sequence of Side
-        What the operator was reading.
+        The updates that the operator was reading.
     """
-    told = "; ".join(
+    keys = "; ".join(
         f"{key!r}: {' x '.join(f'{count:,}' for count in counts)} rows"
         for key, counts in heaviest(sides)
     )
     return TooManyRowsError(
-        f"{name}: {what}. Its heaviest keys are {told}. Leave such keys out or make them finer, "
+        f"{name}: {what}. Its heaviest keys are {keys}. Leave such keys out or make them finer, "
         "reduce the collections before they meet, or give the processes more memory"
     )
 
@@ -286,8 +286,8 @@ def _held(side: Side) -> list[Updates]:
 
 
 def _touched(sides: Sequence[Side]) -> tuple[Side, Int64, list[Int64]]:
-    """The side with the most new updates, the first row of each of its keys, and for each side how
-    many rows these keys have."""
+    """The side with the most new updates, the first row of each of its keys, and for each side the
+    number of rows of these keys."""
     most = max(sides, key=lambda side: len(side.new.updates))
     keys, first = np.unique(most.new.updates.key64, return_index=True)
     none = np.zeros(keys.size, np.int64)

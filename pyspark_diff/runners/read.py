@@ -5,22 +5,22 @@ For each arrangement ``A`` that it reads, and the interval ``[lower, upper)``::
     old = updates of A before lower      (times may have been advanced to it)
     new = updates of A in [lower, upper)
 
-as far as the bucket goes. Nothing is shuffled: equal keys of all arrangements lie in equal buckets.
+in one bucket. No shuffle is needed: equal keys of all arrangements lie in equal buckets.
 
-At the coordinate ``c`` that is processed, which is ``()`` outside of loops, all times of the
-interval are done at once. With ``F`` the operator's function, ``I`` its input and ``O`` its output,
+The operator processes all times of the interval at once, at the current coordinate ``c``, which is
+``()`` outside of loops. With ``F`` the operator's function, ``I`` its input and ``O`` its output,
 projected on the outer time::
 
     sum(O at coordinates <= c) = F(sum(I at coordinates <= c))
 
-so what the operator gives at ``c`` is the change of the right side in the interval, less what it
-gave at smaller coordinates. The keys that can have any are those with new updates, and those that
-were found due. A bilinear operator needs none of this: each pair of updates is met once, and
-belongs to the least upper bound of their coordinates.
+so the output at ``c`` is the change of the right side in the interval, minus the output at smaller
+coordinates. Only keys with new updates and keys that are due can have output. A bilinear operator
+needs no earlier output: each pair of updates meets once, and belongs to the least upper bound of
+their coordinates.
 
-A bucket is worked through in pieces, a range of keys each, where it is more than can be held. Of
-pairs that are too many the rest is not made at all: whoever takes them in makes them, piece by
-piece, and adds up what is equal before the next. See `Rest`.
+A bucket that exceeds the memory is processed in pieces, each a range of keys. If a join has too
+many pairs, the task leaves a rest. The reader of the output computes the rest piece by piece, and
+consolidates each piece before the next. See `Rest`.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile, Paths
 
-#: So many pairs of a bucket are made at once, also where there is room for more: 10^8 pairs that
-#: are added up take a fourth of the time and of the memory that they take in pieces of 40 million,
-#: as memory that nobody has used yet costs more than what is done in it.
+#: Number of pairs of a bucket in memory, even if there is room for more. With it the consolidation
+#: of 10^8 pairs takes a fourth of the time and memory that it takes with 40 million pairs, since
+#: fresh memory costs more than the work in it.
 PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Read:
-    """What an operator does in one step, for all buckets. Travels to the executors.
+    """The work of a reading operator in one step, for all buckets. Travels to the executors.
 
     Parameters
     ----------
     name : str
-        Of the operator, for errors.
+        Name of the operator, for errors.
     kernel : Kernel
     views : tuple of View
-        Of the arrangements that it reads.
+        Views of the arrangements that it reads.
     own : View or None
-        Of the arrangement of its output.
+        View of the arrangement of its output.
     output : Output or None
-        None where nobody takes the updates themselves.
+        None if no operator reads the updates themselves.
     stored : tuple of int
-        Positions among all output columns of those that are kept in the arranged output.
+        Positions of the columns of the arranged output among all output columns.
     directory : str
-        Where files go.
+        Directory of new files.
     keeps : bool
         Whether the arranged output gets a new batch.
     since : int or None
@@ -88,17 +88,17 @@ class Read:
     lower, upper : int or None
         The interval; None is no bound.
     most : int
-        So many rows are held at once.
+        Maximal number of rows in memory.
     at : tuple of int
-        The coordinate that is processed; ``()`` outside of loops.
+        The current coordinate; ``()`` outside of loops.
     due : mapping of int to tuple of str
-        In a loop, files of the keys that have to be visited besides those with new updates.
+        In a loop, files of due keys, which are visited like keys with new updates.
     all_buckets : int
-        How many there are.
+        Number of all buckets.
     frontier : Antichain
-        Where times are structs, that up to which the step goes.
+        If times are structs, the upper frontier of the step.
     chosen : tuple of int, optional
-        The buckets that are left to be done; if not given, all in which there may be something.
+        The remaining buckets. By default all buckets that may have work.
     """
 
     name: str
@@ -120,36 +120,34 @@ class Read:
     chosen: tuple[int, ...] | None = None
 
     def buckets(self) -> list[int]:
-        """Buckets in which there may be something to do."""
+        """Buckets that may have work."""
         if self.chosen is not None:
             return sorted(self.chosen)
-        found = set(self.due)
+        buckets = set(self.due)
         for view in self.views:
-            found.update(view.new, view.both if view.first else ())
+            buckets.update(view.new, view.both if view.first else ())
         if self.kernel.visits_all and self.own is not None:
-            found.update(self.own.old)
-        return sorted(found.union(self.due_rows))
+            buckets.update(self.own.old)
+        return sorted(buckets.union(self.due_rows))
 
     @cached_property
     def due_rows(self) -> dict[int, int]:
-        """Where keys are times, the buckets in which old updates may fall due, and about how many.
-        """
-        found: dict[int, int] = {}
+        """For keys that are times, estimated numbers of old updates that fall due, by bucket."""
+        due: dict[int, int] = {}
         for view in self.views if self.kernel.by_time else ():
-            assert isinstance(view.old, Paths)  # it is asked on the driver
+            assert isinstance(view.old, Paths)  # only the driver uses this property
             for batch in view.old.batches:
                 for bucket, path in batch.opened():
                     rows = len(self._falling_due(storage.open_updates(path)))
-                    for one in (batch.files if bucket is None else [bucket]) if rows else ():
-                        found[one] = found.get(one, 0) + (rows if bucket is not None else 1)
-        return found
+                    for number in (batch.files if bucket is None else [bucket]) if rows else ():
+                        due[number] = due.get(number, 0) + (rows if bucket is not None else 1)
+        return due
 
     def _falling_due(self, updates: Updates, *, every: bool = False) -> Updates:
-        """Where keys are times, the updates under those of the interval, or under all before its
-        end."""
+        """For keys that are times, the updates with keys in the interval, or before its end."""
         start, stop = 0, len(updates)
         if not every:
-            # Where all was complete before there is no beginning, and nothing is due any more.
+            # A complete collection has no lower bound, and no update that falls due.
             lower = self.lower
             start = stop if lower is None else int(np.searchsorted(updates.key64, lower))
         if self.upper is not None:
@@ -157,21 +155,21 @@ class Read:
         return updates.between(start, max(start, stop))
 
     def paths(self) -> Iterator[str]:
-        """All files that are read."""
+        """All files to read."""
         for view in self.views if self.own is None else (*self.views, self.own):
             yield from view.paths()
         for paths in self.due.values():
             yield from paths
 
     def rows(self, bucket: int) -> int:
-        """Rows that may be read of a bucket."""
+        """Maximal number of rows that the operator reads of a bucket."""
         return sum(map(len, chain(*self._files(bucket))))
 
     def fitting(self, bucket: int) -> "Read":
-        """The same with no more rows of a bucket at once than have room.
+        """The reading with a limit of rows in memory that suits a bucket.
 
-        Whoever makes the rest of what a bucket gives takes this one: told again it may be another,
-        as a file has some bytes more or less than what it was written from.
+        A `Rest` keeps the result of this method. A second call may find another limit, since the
+        size of a file differs by some bytes from the size of its source.
         """
         most = fitting(list(chain(*self._files(bucket))), self.most)
         if isinstance(self.kernel, BilinearKernel):
@@ -181,17 +179,17 @@ class Read:
 
     @property
     def pairs(self) -> int:
-        """So many rows of what a bilinear operator gives are made at once; of what they are made of
-        there may be more, as that is looked up and not gone through."""
+        """Maximal number of a bilinear operator's output rows in memory. Its input may have more
+        rows, since it looks up rows instead of copying them."""
         return min(self.most, PAIRS)
 
     def ranges(self, bucket: int) -> list[Keys]:
-        """Ranges of keys that a bucket is worked through in."""
+        """The ranges of keys of the pieces of a bucket."""
         return ranges(*self._files(bucket), self.most)
 
     def looks_up_many(self, bucket: int) -> bool:
-        """Whether a bilinear operator looks up more rows of a bucket than pairs are made at once:
-        then it gives more than that too, and is not begun with several buckets at once."""
+        """Whether a bilinear operator looks up more rows of a bucket than `pairs`. Its output then
+        exceeds this limit as well, so its buckets are processed one by one."""
         new, old = self._files(bucket)
         bilinear = isinstance(self.kernel, BilinearKernel)
         if not bilinear or not new or sum(map(len, old)) <= self.pairs:
@@ -201,7 +199,7 @@ class Read:
         return rows > self.pairs
 
     def _files(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
-        """The updates that say what is done in a bucket, and those that are looked up."""
+        """The updates whose keys are visited in a bucket, and the updates for look-ups."""
         new = opened(self.due.get(bucket, ()))
         old = [] if self.own is None else opened(self.own.old.get(bucket, ()))
         if self.kernel.visits_all:
@@ -217,41 +215,41 @@ class Read:
         return new, old
 
     def visited_again(self, bucket: int, keys: Keys) -> list[Updates]:
-        """The keys of a range that have to be visited besides those with new updates."""
+        """The due keys of a range."""
         return [within(updates, keys) for updates in opened(self.due.get(bucket, ()))]
 
     def sides(self, bucket: int, keys: Keys) -> list[Side]:
-        """What is in a range of one bucket."""
-        found = [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
+        """The sides of a range of keys in one bucket."""
+        sides = [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
         if any(view.recorded for view in self.views):
-            touched = _keys(self.visited_again(bucket, keys), found)
-            found = [
+            touched = _keys(self.visited_again(bucket, keys), sides)
+            sides = [
                 view.with_recorded(side, bucket, touched, self.lower)
-                for view, side in zip(self.views, found)
+                for view, side in zip(self.views, sides)
             ]
         if not self.frontier.is_empty:
-            found = [replace(side, frontier=self.frontier) for side in found]
+            sides = [replace(side, frontier=self.frontier) for side in sides]
         if self.kernel.by_time:
-            found = [
+            sides = [
                 replace(
                     side, old=list(map(self._falling_due, side.old)),
                     new=runs_of(self._falling_due(side.new.updates, every=True)),
-                ) for side in found
+                ) for side in sides
             ]
-        return found
+        return sides
 
 
 def read_bucket(
     read: Read, bucket: int, waiting: Waiting, *, in_memory: bool = False
 ) -> BucketResult:
-    """Do one bucket's share of a step, or in a loop of a coordinate.
+    """Process one bucket in a step, or in a loop at a coordinate.
 
     Parameters
     ----------
     read : Read
     bucket : int
     waiting : Waiting
-        Output that is held.
+        The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
 
@@ -270,53 +268,53 @@ def read_bucket(
 def read_together(
     read: Read, buckets: Sequence[int], waiting: Waiting
 ) -> list[BucketResult] | None:
-    """Do the share of some buckets at once: see `pyspark_diff.runners.work.run_together`.
+    """Process several buckets in one call: see `pyspark_diff.runners.work.run_together`.
 
     Returns
     -------
     list of BucketResult or None
-        None where it is more than can be held, or pairs are too many.
+        None if they exceed the memory, or have too many pairs.
     """
     own = read.own
-    one = replace(
+    united = replace(
         read, views=tuple(view.together(buckets) for view in read.views),
         own=None if own is None else own.together(buckets),
     ).fitting(0)
-    if one.ranges(0) != [None] or one.looks_up_many(0):
+    if united.ranges(0) != [None] or united.looks_up_many(0):
         return None
-    found = read_bucket(one, 0, waiting, in_memory=True)
-    if found.rest:
-        storage.remove_files(list(found.paths()))
+    whole = read_bucket(united, 0, waiting, in_memory=True)
+    if whole.rest:
+        storage.remove_files(list(whole.paths()))
         return None
-    result = replace(found, bucket=-1, files=())
-    if found.files and own is not None:
-        made = concat(opened(file.path for file in found.files))
-        storage.remove_files([file.path for file in found.files])
-        files = write_files(read.directory, made, own.layout, read.all_buckets)
+    result = replace(whole, bucket=-1, files=())
+    if whole.files and own is not None:
+        updates = concat(opened(file.path for file in whole.files))
+        storage.remove_files([file.path for file in whole.files])
+        files = write_files(read.directory, updates, own.layout, read.all_buckets)
         result = replace(result, together=files)
     return [result]
 
 
 class _Met:
-    """The parts that a bilinear operator gives in one bucket, by number."""
+    """The parts of a bilinear operator's output in one bucket, in order."""
 
     def __init__(self, read: Read, kernel: BilinearKernel, bucket: int):
         self._read, self._kernel, self._bucket = read, kernel, bucket
         self._wanted = () if read.output is None else read.output.wanted
         self._ranges = iter(read.ranges(bucket))
         self.rows_in = self.rows_read = self.rows = 0
-        #: The coordinates of what is given under the range that was reached last.
+        #: Returns the coordinates of the output in the last range.
         self._coordinates: Callable[[], list[int]] = list
 
     def parts(self) -> Iterator[tuple[list[Side], Part]]:
-        """All of them, and what they are made of."""
+        """All parts, each with its input."""
         for keys in self._ranges:
-            sides, found = self._under(keys)
-            for part in found.parts:
+            sides, output = self._under(keys)
+            for part in output.parts:
                 yield sides, part
 
     def rest(self) -> list[int]:
-        """Count what was not reached; gives the coordinates of that, packed."""
+        """Count the rows of the remaining ranges; returns their packed coordinates."""
         codes = set(self._coordinates())
         for keys in self._ranges:
             self._under(keys)
@@ -324,17 +322,17 @@ class _Met:
         return sorted(codes)
 
     def _under(self, keys: Keys) -> tuple[list[Side], Parts]:
-        """What is read under a range of keys, and what is given."""
+        """The input and the output of a range of keys."""
         sides = self._read.sides(self._bucket, keys)
-        # In chunks of which some can be held at once: they are added up one by one.
+        # Memory has room for several chunks, since a reader consolidates them one by one.
         most = max(1, self._read.pairs // 4)
         with room(self._read.name, sides, self._read.most):
-            found = self._kernel(sides, self._read.at, self._wanted, most)
+            output = self._kernel(sides, self._read.at, self._wanted, most)
         self.rows_in += sum(len(side.new.updates) for side in sides)
-        self.rows_read += found.read
-        self.rows += found.rows
-        self._coordinates = found.coordinates
-        return sides, found
+        self.rows_read += output.read
+        self.rows += output.rows
+        self._coordinates = output.coordinates
+        return sides, output
 
 
 def _bilinear(
@@ -348,21 +346,21 @@ def _bilinear(
         if rows > read.pairs:
             done = False
             break
-        made: list[tuple[Changes, PerRow]] = []
+        chunks: list[tuple[Changes, PerRow]] = []
         more = 0
         with explained(read.name, sides):
             for changes, coordinates in part():
-                made.append((changes, coordinates))
+                chunks.append((changes, coordinates))
                 more += changes[2].size
-                if rows + more > read.pairs and len(made) > 1:
+                if rows + more > read.pairs and len(chunks) > 1:
                     done = False
                     break
         if not done:
-            break  # of this part nothing is given, as others count it as a whole
+            break  # drops the whole part, since a rest begins with a whole part
         rows += more
         if read.output is None:
             continue
-        for code, change in chain.from_iterable(_by_coordinate(*chunk) for chunk in made):
+        for code, change in chain.from_iterable(_by_coordinate(*chunk) for chunk in chunks):
             if code not in spools:
                 name = f"out-{bucket:05d}-{code}"
                 spools[code] = Spool(read.directory, name, waiting, make=in_memory)
@@ -379,22 +377,22 @@ def _bilinear(
 
 @dataclass(frozen=True)
 class Rest:
-    """What a bilinear operator gives in one bucket from some part on, at one coordinate.
+    """A bilinear operator's output in one bucket from some part on, at one coordinate.
 
-    It is made when it is read, and made again when it is read again: nothing of it is held.
+    Each read computes it again; it is never stored.
 
     Parameters
     ----------
     read : Read
     bucket : int
     coordinate : int
-        Packed.
+        The packed coordinate.
     first : int
         Number of the first part.
     rows : int
-        About so many update rows.
+        Estimated number of update rows.
     share, shares : int
-        Of the parts every so-many-th, from this one on.
+        Only parts whose number has the remainder `share` modulo `shares`.
     """
 
     read: Read
@@ -420,28 +418,28 @@ class Rest:
                             yield output.table(change)
 
     def shared(self, shares: int) -> "list[Rest]":
-        """The same in several parts, for as many tasks."""
+        """The rest in several shares, one for each task."""
         return [replace(self, share=share, shares=shares) for share in range(shares)]
 
 
 def check_fit(rest: Sequence[Rest]) -> None:
-    """For who has to hold all of them at once.
+    """Check that all rows fit into memory together.
 
     Raises
     ------
     TooManyRowsError
-        If they have no room in memory.
+        If they do not fit.
     """
     if rest:
-        most = max(rest, key=lambda one: one.rows)
+        most = max(rest, key=lambda part: part.rows)
         check_room(
-            most.read.name, sum(one.rows for one in rest), "update rows that it gives",
+            most.read.name, sum(part.rows for part in rest), "output update rows",
             lambda: _heaviest(most.read, most.bucket),
         )
 
 
 def _heaviest(read: Read, bucket: int) -> list[Side]:
-    """What is read in the range of a bucket's keys under which most is given."""
+    """The input of the range of a bucket's keys with the largest output."""
     kernel = read.kernel
     assert isinstance(kernel, BilinearKernel)
     most, heaviest = -1, []
@@ -461,13 +459,13 @@ def _by_coordinate(changes: Changes, coordinates: PerRow) -> list[tuple[int, Cha
     codes = np.unique(coordinates)
     if codes.size == 1:
         return [(int(codes[0]), changes)]
-    found: list[tuple[int, Changes]] = []
+    parts: list[tuple[int, Changes]] = []
     for code in codes:
         rows = np.flatnonzero(coordinates == code)
         index = pa.array(rows)
         part = [column.take(index) for column in columns], pick(time, rows), diff[rows]
-        found.append((int(code), part))
-    return found
+        parts.append((int(code), part))
+    return parts
 
 
 def _replayed(
@@ -482,18 +480,18 @@ def _replayed(
         sides = read.sides(bucket, keys)
         rows_in += sum(len(side.new.updates) for side in sides)
         with room(read.name, sides, read.most):
-            found = _replay(read, kernel, bucket, keys, name, sides, in_memory)
-        rows_read += found.rows_read
-        files += found.files
-        if found.output is not None:
-            spool.add(found.output)
-        for code, touched in found.due.items():
+            result = _replay(read, kernel, bucket, keys, name, sides, in_memory)
+        rows_read += result.rows_read
+        files += result.files
+        if result.output is not None:
+            spool.add(result.output)
+        for code, touched in result.due.items():
             due[code] = (*due.get(code, ()), *touched)
     return BucketResult(bucket, tuple(files), spool.given(), rows_in, rows_read, {}, due)
 
 
 class _Replay(NamedTuple):
-    """What became of one range of keys."""
+    """The result of one range of keys."""
 
     files: list[BatchFile]
     output: pa.Table | None
@@ -507,29 +505,29 @@ def _replay(
 ) -> _Replay:
     at = read.at
     if at and read.own is None:
-        raise ValueError("in a loop an operator knows what it gave at other coordinates")
+        raise ValueError("in a loop an operator arranges its output of other coordinates")
     due = read.visited_again(bucket, keys)
     touched = _keys(due, sides) if at else empty()
     visited: Sequence[Side] = sides
     rows_read = 0
     if at:
         visited, rows_read = _visited(read, due, sides, touched)
-    own, given = None, empty()
+    own, earlier = None, empty()
     if read.own is not None:
         own = read.own.side(bucket, keys, read.lower, read.upper)
         own = read.own.with_recorded(own, bucket, touched, read.lower)
         limit = _limit(own.depth, at)
         if own.earlier:
             grouped, rows = recent(touched, own.earlier, limit)
-            given, rows_read = grouped.updates, rows_read + rows
+            earlier, rows_read = grouped.updates, rows_read + rows
         own = replace(own, earlier=[], limit=limit) if at else own
     wanted = () if read.output is None else read.output.wanted
     changes, rows = kernel(visited, own, wanted if own is None else read.stored)
     files: list[BatchFile] = []
     if own is not None:
-        # A retraction has the form that is recorded; so has an insertion.
+        # Stored rows are in normal form, so retractions and insertions must be.
         changes = list(map(normalise, changes[0])), *changes[1:]
-        files, changes = _kept(read, name, own, changes, given, in_memory)
+        files, changes = _kept(read, name, own, changes, earlier, in_memory)
         columns, time, diff = changes
         changes = [columns[read.stored.index(i)] for i in wanted], time, diff
     output = None if read.output is None else read.output.table(changes)
@@ -538,24 +536,24 @@ def _replay(
 
 
 def _kept(
-    read: Read, name: str, own: Side, changes: Changes, given: Updates, in_memory: bool
+    read: Read, name: str, own: Side, changes: Changes, earlier: Updates, in_memory: bool
 ) -> tuple[list[BatchFile], Changes]:
-    """Take changes into the arranged output, less those that were given at other coordinates."""
-    if not read.keeps and not len(given):
+    """Store changes in the arranged output, minus the earlier output at other coordinates."""
+    if not read.keeps and not len(earlier):
         return [], changes
     columns, time, diff = changes
-    # Records without columns are counted by their times.
-    made = own.layout.encode(columns, spread(time, diff.size), diff)
-    if len(given):
-        made = concat([made, given.at(given.time, -given.diffs())])
-    change = consolidate(made)
+    # The times carry the number of rows if records have no columns.
+    updates = own.layout.encode(columns, spread(time, diff.size), diff)
+    if len(earlier):
+        updates = concat([updates, earlier.at(earlier.time, -earlier.diffs())])
+    change = consolidate(updates)
     files: list[BatchFile] = []
     if read.keeps:
-        kept = compact(change, read.since).placed(pack(read.at))
-        files = write_file(read.directory, name, kept, in_memory=in_memory)
+        compacted = compact(change, read.since).placed(pack(read.at))
+        files = write_file(read.directory, name, compacted, in_memory=in_memory)
     if not read.at:
-        return files, changes  # adding them up is left to who takes them in
-    # A loop goes on as long as there are rows, so none may be left that cancel.
+        return files, changes  # their reader consolidates them
+    # A loop runs as long as there are rows, so no cancelling rows may remain.
     rows = change.updates
     return files, (own.layout.decode(rows), rows.times(), rows.diffs())
 
@@ -563,9 +561,9 @@ def _kept(
 def _visited(
     read: Read, due: Sequence[Updates], sides: Sequence[Side], keys: Updates
 ) -> tuple[Sequence[Side], int]:
-    """The sides up to the coordinate, under the keys that have to be visited; and rows read."""
+    """The sides up to the coordinate, for the visited keys; and the number of rows read."""
     visited, rows_read = [], 0
-    # What is new is all there is to see where nothing has been processed, and nothing is due.
+    # Without processed updates and due keys the new updates are complete.
     alone = not due and not any(side.earlier for side in sides)
     for side in sides:
         new, limit = side.new, _limit(side.depth, read.at)
@@ -579,7 +577,7 @@ def _visited(
 
 
 def _keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
-    """The keys that have to be visited, each once."""
+    """The visited keys, each once."""
     parts = [distinct_keys(s.new).at(0, 1).placed(0) for s in sides if len(s.new.updates)]
     parts += due
     if not parts:
@@ -592,16 +590,15 @@ def _keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
 def _due(
     read: Read, name: str, keys: Updates, sides: Sequence[Side], in_memory: bool
 ) -> dict[int, list[BatchFile]]:
-    """The keys that have to be visited again, by coordinate."""
+    """The keys to visit again, by coordinate."""
     batches = []
     recorded = any(view.recorded for view in read.views)
     for side in sides:
-        held = side.old
-        # In one loop what is new has no coordinate that is still to come, unless earlier steps have
-        # been there.
+        updates = side.old
+        # In one loop new updates have no later coordinate, unless earlier steps reached it.
         if len(read.at) > 1 or recorded:
-            held = [*held, *side.earlier, side.new.updates]
-        batches.append((held, side.depth))
+            updates = [*updates, *side.earlier, side.new.updates]
+        batches.append((updates, side.depth))
     due = {}
     for code, touched in due_after(keys, batches, read.at).items():
         path = f"due-{code}-{name}"

@@ -1,7 +1,7 @@
 """The Spark runner: one job for each exchange, one task for each bucket.
 
-The shuffle moves a few Arrow blobs a task, never rows, and never state. A table of Spark that is in
-the buckets of the arrangement is not moved at all: the task that reads a bucket does its work.
+The shuffle moves a few Arrow blobs of each task, never rows, and never state. A Spark table with
+the buckets of the arrangement needs no shuffle: the task that reads a bucket does its work.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ class SparkRunner:
     spark : SparkSession
     time_type : TimeType
     stop : Stop, optional
-        What ends the step that it runs for.
+        Cancellation of the step.
     around : callable
-        Gives a context for each job to run in.
+        Returns a context for each job.
     """
 
     def __init__(
         self, spark: SparkSession, time_type: TimeType, stop: Stop | None = None,
         around: Callable[[], ContextManager[object]] = nullcontext,
     ):
-        #: The session that jobs run in.
+        #: The session of the jobs.
         self.session = spark
         self._time_type = time_type
         self._stop = stop or Stop()
-        #: Entered around each job, by who wants to know of them.
+        #: The context around each job, so that callers can observe jobs.
         self.around = around
 
     def run(
@@ -93,22 +93,21 @@ class SparkRunner:
             Data columns of the feeds after their chains, in the layout's order.
         feeds : sequence of Feed
         fused : sequence of Fused
-            What else is done in the same tasks.
+            Further operators of the same tasks.
 
         Returns
         -------
         list of BucketResult
-            Of the buckets that had updates; and of what else was done of the buckets in which it
-            was.
+            Results of the buckets with updates, and of fused operators in their buckets.
         """
         if not feeds:
             return []
         storage.settle(path for files in work.files.values() for path in files)
-        storage.settle(path for one in fused for path in one.paths())
+        storage.settle(path for operator in fused for path in operator.paths())
         for feed in feeds:
             self._settle(feed.source.rest)
         lent: list[str] = []
-        directories = [work.directory, *(one.directory for one in fused)]
+        directories = [work.directory, *(operator.directory for operator in fused)]
         with ExitStack() as stack:
             for directory in directories:
                 stack.enter_context(storage.made(directory))
@@ -128,19 +127,19 @@ class SparkRunner:
     def _job(
         self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused]
     ) -> list[BucketResult]:
-        found = self._in_place(work, schema, feeds, fused)
-        if found is not None:
-            return found
+        results = self._in_place(work, schema, feeds, fused)
+        if results is not None:
+            return results
         moved = self._moved(work, schema, feeds, fused)
         if moved is not None:
             return moved
         blobs = [self._blobs(work, schema, feed) for feed in feeds]
-        results = (
+        frame = (
             reduce(DataFrame.union, blobs)
             .repartitionById(work.buckets, "bucket")
             .mapInArrow(tasks.run_buckets(work, fused), tasks.RESULTS)
         )
-        return self._results(results)
+        return self._results(frame)
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """Do the work of one step of an operator that reads arrangements, without a shuffle."""
@@ -148,43 +147,43 @@ class SparkRunner:
         buckets = read.buckets()
         do = tasks.read_buckets(read, buckets)
         with storage.made(read.directory):
-            return self._told(self._tasks(len(buckets), do))
+            return self._decoded(self._tasks(len(buckets), do))
 
     def _moved(
         self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused]
     ) -> list[BucketResult] | None:
-        """The results where tasks read or make all rows by themselves, without a plan of Spark;
-        None where Spark has to be asked for them."""
+        """The results if tasks can read or compute all rows themselves, without a Spark plan;
+        None if Spark must compute them."""
         if not has_tasks():
             return None
-        found = []
+        moved = []
         for feed in feeds:
             parts = self._parts(feed.bare())
             if parts is None:
                 return None
-            if parts:  # none are where no rows were left when it was evaluated
+            if parts:  # an evaluated feed without rows has no parts
                 split = tasks.split_parts(feed.split(work, schema), parts, feed.chain)
-                found.append((len(parts), tasks.moved(split)))
-        if not found:
+                moved.append((len(parts), tasks.moved(split)))
+        if not moved:
             return []
         do = tasks.run_moved(work, fused)
         with errors_from_text():
-            rows = self._run(lambda: run_moved(self.session, found, work.buckets, do))
-        return self._told(rows)
+            rows = self._run(lambda: run_moved(self.session, moved, work.buckets, do))
+        return self._decoded(rows)
 
     def _tasks(self, count: int, task: tasks.Task) -> Sequence[tasks.Row]:
-        """The results of so many tasks."""
+        """The results of a number of tasks."""
         with errors_from_text():
             if has_tasks():
-                return self._run(lambda: run_tasks(self.session, count, tasks.told(task)))
+                return self._run(lambda: run_tasks(self.session, count, tasks.with_errors(task)))
             do = tasks.over_range(task, tasks.RESULTS)
             return self._run(self._range(count).mapInArrow(do, tasks.RESULTS).collect)
 
     def _in_place(
         self, work: Work, schema: Schema, feeds: Sequence[Feed], fused: Sequence[Fused]
     ) -> list[BucketResult] | None:
-        """The results of a table that is in the buckets of the arrangement, without a shuffle; None
-        if it is not."""
+        """The results of a table with the buckets of the arrangement, without a shuffle; None if
+        the table has other buckets."""
         width, frame = len(work.layout.types), feeds[0].source.frame
         if len(feeds) > 1 or frame is None or not width or not reads_buckets(frame, work.buckets):
             return None
@@ -193,18 +192,18 @@ class SparkRunner:
         with errors_from_text():
             if not self._run(lambda: planned_by_bucket(results, width, work.buckets)):
                 return None
-            found = self._run(results.collect)
-        # Where the plan was wrong of a table, its rows are moved after all.
-        if any(row.bucket == tasks.MISPLACED for row in found):
+            collected = self._run(results.collect)
+        # If the table has rows outside of their buckets, despite its plan, a shuffle follows.
+        if any(row.bucket == tasks.MISPLACED for row in collected):
             return None
-        return self._told(found)
+        return self._decoded(collected)
 
     def _results(self, results: DataFrame) -> list[BucketResult]:
         with errors_from_text():
             rows = self._run(results.collect)
-        return self._told(rows)
+        return self._decoded(rows)
 
-    def _told(self, rows: Sequence[tasks.Row]) -> list[BucketResult]:
+    def _decoded(self, rows: Sequence[tasks.Row]) -> list[BucketResult]:
         tasks.raise_error(error for *_, error in rows)
         results = []
         for bucket, text, output, _ in rows:
@@ -262,15 +261,15 @@ class SparkRunner:
         struct = chain[0].takes
         if struct is None:
             raise ValueError("only stages that are not portable are evaluated by Spark")
-        # With Spark's types: those that Arrow gives back have lost collations and the like. And no
-        # rows as such: a table of none may have no chunks either, which the conversion fails at.
+        # Spark's types, since Arrow's types have no collations. An empty list for an empty table,
+        # since the conversion fails for a table without chunks.
         rows_in = filled(table.select(struct.names), struct) if table.num_rows else []
         frame = self.session.createDataFrame(rows_in, struct)
         for stage in chain:
             frame = stage.on_frame(frame)
         if table.num_rows > LOCAL_ROWS:
             return self._run(lambda: arrow_table(frame))
-        # A function of the user is called by a job, also for few rows.
+        # Only a job can call users' functions, also for few rows.
         try:
             rows = self._run(frame.collect) if needs_job(frame) else frame.collect()
         except (ValueError, OverflowError):  # Python has no dates after the year 9999
@@ -288,7 +287,7 @@ class SparkRunner:
             )
         if source.frame is None:
             if source.table is not None:
-                # A null time or diff is found, and told, by the task that reads it.
+                # The task that reads a null time or diff raises the error.
                 struct = without_nullability(update_struct(source.schema, self._time_type))
                 return frame_of_table(self.session, source.table.select(struct.names), struct)
             return self._range(len(source.paths)).mapInArrow(
@@ -320,8 +319,8 @@ class SparkRunner:
         return self._range(len(parts)).mapInArrow(do, tasks.BLOBS)
 
     def _parts(self, feed: Feed) -> Sequence[tasks.Part] | None:
-        """The rows of a feed before its chain in parts that tasks read or make, one each; None if
-        Spark has to be asked for them, or for the chain."""
+        """The rows of a feed before its chain, in a part for each task; None if Spark must compute
+        them, or the chain."""
         source = feed.source
         if source.table is not None or not feed.portable:
             return None
@@ -331,12 +330,12 @@ class SparkRunner:
         return self._shares(source.rest) if source.rest else source.paths
 
     def _rows(self, work: Work, schema: Schema, feed: Feed) -> tuple[Split, DataFrame]:
-        """The rows of a feed as a frame of what has to be moved of them, and how they become blobs.
-        """
+        """The rows of a feed as a frame with the columns to shuffle, and their conversion into
+        blobs."""
         how, frame = feed.split(work, schema), self.frame(feed.source)
         for stage in feed.chain:
             frame = stage.on_frame(frame)
-        # What all rows share is not moved: the fewer columns cross to Python, the faster.
+        # Times and diffs that all rows share are not sent: fewer columns reach Python faster.
         into_diff = work.diff_columns.columns if work.diff_columns else ()
         moved = list(dict.fromkeys((*schema.names, *into_diff)))
         moved += [TIME] if how.time is None else []
@@ -361,33 +360,34 @@ class SparkRunner:
         return replace(feed, source=replace(feed.source, table=None, paths=tuple(paths)))
 
     def _shares(self, rest: Sequence[Rest]) -> list[Rest]:
-        """A rest for each task: one key may have most of it, so that buckets are not enough."""
+        """A rest for each task: one key may have most rows, so that a task for each bucket would
+        not spread them."""
         self._settle(rest)
         shares = parallelism(self.session)
-        return [share for one in rest for share in one.shared(shares)]
+        return [share for part in rest for share in part.shared(shares)]
 
     def _settle(self, rest: Sequence[Rest]) -> None:
-        for one in rest:
-            storage.settle(one.read.paths())
+        for part in rest:
+            storage.settle(part.read.paths())
 
     def _range(self, count: int) -> DataFrame:
         return self.session.range(0, count, 1, count)
 
 
-def _result(bucket: int, told: dict[str, Any], output: bytes | None) -> BucketResult:
+def _result(bucket: int, fields: dict[str, Any], output: bytes | None) -> BucketResult:
     table = None
     if output is not None:
         with pa.ipc.open_stream(output) as reader:
             table = reader.read_all()
-    paths, rows = told["output"]
+    paths, rows = fields["output"]
     return BucketResult(
-        bucket, _files(told["files"]), Given(table, tuple(paths), rows), told["rows_in"],
-        told["rows_read"],
-        {int(at): Given(None, tuple(held), n) for at, (held, n) in told["later"].items()},
-        {int(at): _files(files) for at, files in told["due"].items()},
-        tuple(map(tuple, told["rest"])), operator=told["operator"], seconds=told["seconds"],
+        bucket, _files(fields["files"]), Given(table, tuple(paths), rows), fields["rows_in"],
+        fields["rows_read"],
+        {int(at): Given(None, tuple(names), n) for at, (names, n) in fields["later"].items()},
+        {int(at): _files(files) for at, files in fields["due"].items()},
+        tuple(map(tuple, fields["rest"])), operator=fields["operator"], seconds=fields["seconds"],
     )
 
 
-def _files(told: Sequence[tuple[str, int, int]]) -> tuple[BatchFile, ...]:
-    return tuple(BatchFile(*file) for file in told)
+def _files(files: Sequence[tuple[str, int, int]]) -> tuple[BatchFile, ...]:
+    return tuple(BatchFile(*file) for file in files)

@@ -1,9 +1,9 @@
-"""What ends a step from another thread.
+"""Cancellation of a step by another thread.
 
     asked before the commit  ==>  the step raises, and nothing has changed
-    asked after it           ==>  the answer is no, and the step stands
+    asked after it           ==>  the answer is no, and the step succeeds
 
-Whoever works looks here between two pieces of work, between two calls of a function of the user,
+The working thread checks for it between two pieces of work, between two calls of a user's function,
 and while it waits for Spark.
 """
 
@@ -16,7 +16,7 @@ from pyspark_diff.kernels.pauses import looking, who_looks
 
 
 class Stop:
-    """Asked for by one thread, and obeyed by the one that works.
+    """A request of one thread for the end of a step in another thread.
 
     Examples
     --------
@@ -32,28 +32,28 @@ class Stop:
         self._asked = self._passed = False
 
     def ask(self) -> bool:
-        """Ask for the end; returns whether it will come."""
+        """Ask for the end of the step; returns whether the step will end early."""
         with self._lock:
             self._asked = self._asked or not self._passed
             return self._asked
 
     def check(self) -> None:
-        """Raise if it was asked for."""
+        """Raise an error if the end was asked for."""
         if self._asked:
             raise StepCancelledError(
                 "the step was cancelled; it changed nothing, and step() does all of it again"
             )
 
     def pass_by(self) -> None:
-        """Raise if it was asked for; from now on it is too late."""
+        """Raise an error if the end was asked for; refuse later requests."""
         with self._lock:
             self.check()
             self._passed = True
 
     def obeyed(self) -> looking:
-        """Around work of this thread that calls functions of the user."""
+        """A context for work of this thread that calls users' functions."""
         return looking(self.check)
 
     def is_obeyed_here(self) -> bool:
-        """Whether this thread does such work: it cannot wait for the end."""
+        """Whether this thread does such work, and so cannot wait for the end."""
         return who_looks() == self.check

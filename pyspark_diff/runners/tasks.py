@@ -1,10 +1,10 @@
 """Functions that run inside Spark's Python workers.
 
-An arrange is two of them with a shuffle between: `split_rows` turns rows into one consolidated
-blob for each bucket, `run_buckets` does a bucket's work on its blobs. `work_in_place` is both at
-once, for rows that are in their buckets already. Errors of the library travel
-as data: a raise inside a task would be retried by Spark, and would reach the user as text. That is
-right for what the system says of files where it may pass, and for nothing else.
+An arrange consists of two functions with a shuffle between. `split_rows` turns rows into one
+consolidated blob for each bucket, and `run_buckets` does a bucket's work on its blobs.
+`work_in_place` does both at once, for rows that are in their buckets already. Errors of the library
+travel as data: Spark would retry a task that raises an error, and would report the error as text.
+Only transient errors of the file system are raised, since a retry may help.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ RESULTS = "bucket int, result string, output binary, error string"
 CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
 #: Rows of one blob: large enough that Spark's cost per row vanishes, small enough for its buffers.
 BLOB_ROWS = 1 << 20
-#: The bucket of a result that says that rows were not in the task of their bucket.
+#: The bucket of a result that reports rows outside of the task of their bucket.
 MISPLACED = -1
 #: The bucket of a result that is a list of the fallbacks of a task, not of update rows.
 FELL_BACK = -2
-#: Output goes to the driver with the results up to this many bytes of all buckets together, however
-#: many these are; else it is in files, and the driver learns their names.
+#: Up to this many bytes of all buckets together, results carry the output to the driver. A larger
+#: output goes to files, and the results carry their names.
 INLINE_BYTES = 1 << 18
 
-#: The number of a blob, in front of its bytes, and the one of an error. Arrow wants its buffers at
-#: multiples of eight bytes.
+#: Bytes of the number of a blob before its content, and the number of an error. Arrow needs buffers
+#: at multiples of eight bytes.
 NUMBER_BYTES, FAILED = 8, -1
 
 Batches = Iterator[pa.RecordBatch]
 Row = tuple[Any, ...]
-#: From the number of a task to what it gives: blobs or results, with no error behind them.
+#: From the number of a task to its blobs or results, as rows without the column of errors.
 Task = Callable[[int], Iterator[Row]]
-#: Update rows that a task reads or makes: a file of them, or what knows how.
+#: Update rows that a task reads or computes: a file, or a value with their computation.
 Part = str | Rest | ParquetScan
 
 
@@ -86,7 +86,7 @@ def split_rows(how: Split, chain: Sequence[Stage] = ()) -> Callable[[Batches], B
 
 @sent
 def split_parts(how: Split, parts: Sequence[Part], chain: Sequence[Stage]) -> Task:
-    """As `split_rows` for rows that are read or made here: a task for each part, its blobs."""
+    """`split_rows` for rows that the tasks read or compute: a task for each part."""
 
     def run(number: int) -> Iterator[Row]:
         return _blobs(how, _chunks(_staged(_tables(parts[number]), chain)))
@@ -96,7 +96,7 @@ def split_parts(how: Split, parts: Sequence[Part], chain: Sequence[Stage]) -> Ta
 
 @sent
 def read_parts(parts: Sequence[Part]) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from a range over parts to the update rows that they are."""
+    """A ``mapInArrow`` function from a range over parts to the update rows of the parts."""
 
     def run(batches: Batches) -> Batches:
         with errors_to_text(), storage.opened_for_task():
@@ -120,7 +120,7 @@ def write_rows(directory: str) -> Callable[[Batches], Batches]:
 def write_parts(
     parts: Sequence[Part], chain: Sequence[Stage], names: Sequence[str], directory: str
 ) -> Callable[[Batches], Batches]:
-    """As `write_rows` for rows that are read or made here: partition i of a range has part i."""
+    """`write_rows` for rows that the tasks read or compute: partition i of a range has part i."""
 
     def run(batches: Batches) -> Batches:
         with errors_to_text(), storage.opened_for_task():
@@ -132,8 +132,8 @@ def write_parts(
 
 @sent
 def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], Batches]:
-    """A ``mapInArrow`` function from one bucket's blobs to its result, and to those of what else
-    is done there. Partition i has bucket i."""
+    """A ``mapInArrow`` function from one bucket's blobs to its result, and to the results of fused
+    operators. Partition i has bucket i."""
 
     def blobs(batches: Batches) -> Iterator[tuple[int, int, pa.Buffer]]:
         for batch in batches:
@@ -154,29 +154,28 @@ def run_buckets(work: Work, fused: Sequence[Fused] = ()) -> Callable[[Batches], 
 def run_moved(
     work: Work, fused: Sequence[Fused] = ()
 ) -> Callable[[int, Iterable[bytes]], Iterator[Row]]:
-    """As `run_buckets`, for what `moved` made of the blobs of the bucket with this number."""
+    """`run_buckets` for a bucket's blobs in the form of `moved`."""
 
-    def blobs(bucket: int, found: Iterable[bytes]) -> Iterator[tuple[int, int, pa.Buffer]]:
-        for one in found:
-            part = int.from_bytes(one[:NUMBER_BYTES], "big", signed=True)
-            blob = pa.py_buffer(one).slice(NUMBER_BYTES)
+    def blobs(bucket: int, received: Iterable[bytes]) -> Iterator[tuple[int, int, pa.Buffer]]:
+        for content in received:
+            part = int.from_bytes(content[:NUMBER_BYTES], "big", signed=True)
+            blob = pa.py_buffer(content).slice(NUMBER_BYTES)
             if part == FAILED:
                 raise _from_json(blob.to_pybytes().decode())
             yield bucket, part, blob
 
-    def run(bucket: int, found: Iterable[bytes]) -> Iterator[Row]:
-        results = _counted(_results(work, fused, bucket, blobs(bucket, found)))
-        return _told_of(len(RESULTS.split(", ")), results)
+    def run(bucket: int, received: Iterable[bytes]) -> Iterator[Row]:
+        results = _counted(_results(work, fused, bucket, blobs(bucket, received)))
+        return _with_error(len(RESULTS.split(", ")), results)
 
     return run
 
 
 def moved(task: Task) -> Callable[[int], Iterator[tuple[int, bytes]]]:
-    """The blobs of a task, or its error, as they go to their buckets: bytes with a number before.
-    """
+    """The blobs of a task, or its error, in the form of the shuffle: a number, then bytes."""
 
     def run(number: int) -> Iterator[tuple[int, bytes]]:
-        for bucket, part, blob, error in _told_of(len(BLOBS.split(", ")), task(number)):
+        for bucket, part, blob, error in _with_error(len(BLOBS.split(", ")), task(number)):
             if error is not None:
                 part, blob = FAILED, error.encode()
             yield bucket, part.to_bytes(NUMBER_BYTES, "big", signed=True) + blob
@@ -184,14 +183,13 @@ def moved(task: Task) -> Callable[[int], Iterator[tuple[int, bytes]]]:
     return run
 
 
-def told(task: Task) -> Task:
-    """What a task gives, an error of the library as a row of its own."""
-    return lambda number: _told_of(len(RESULTS.split(", ")), task(number))
+def with_errors(task: Task) -> Task:
+    """The task with a column of errors, and an error of the library as a row of its own."""
+    return lambda number: _with_error(len(RESULTS.split(", ")), task(number))
 
 
 def over_range(task: Task, ddl: str) -> Callable[[Batches], Batches]:
-    """The same as a ``mapInArrow`` function from a range over the tasks, to rows of some columns.
-    """
+    """`with_errors` as a ``mapInArrow`` function from a range over the tasks to some columns."""
 
     def rows(batches: Batches) -> Iterator[Row]:
         for batch in batches:
@@ -205,9 +203,9 @@ def over_range(task: Task, ddl: str) -> Callable[[Batches], Batches]:
 def work_in_place(
     how: Split, work: Work, fused: Sequence[Fused] = ()
 ) -> Callable[[Batches], Batches]:
-    """As `run_buckets` from update rows: partition i is to have those of bucket i, and all of them.
+    """`run_buckets` from update rows: partition i should have exactly the rows of bucket i.
 
-    Where a row is in another partition than that of its bucket, this says so and does no work.
+    If a row is in a partition of another bucket, the task reports this and does no work.
     """
 
     def results(batches: Batches) -> Iterator[Row]:
@@ -218,7 +216,7 @@ def work_in_place(
             if (how.layout.buckets(updates, how.buckets) != here).any():
                 yield MISPLACED, "", None
                 return
-            # Not consolidated before: nothing is moved from here to there.
+            # Without a shuffle, consolidation before the intake saves nothing.
             for start in range(0, len(updates), BLOB_ROWS):
                 part = updates.between(start, min(start + BLOB_ROWS, len(updates)))
                 intake.add(here, part, number)
@@ -233,26 +231,26 @@ def work_in_place(
 
 @sent
 def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
-    """A task for each bucket: the reading of it, and its result."""
+    """A task for each bucket, with the result of its reading."""
 
     def results(number: int) -> Iterator[Row]:
         began = time.perf_counter()
-        made = read_bucket(read, buckets[number], Waiting(read.most))
-        yield _result(made, read.directory, read.all_buckets, began)
+        result = read_bucket(read, buckets[number], Waiting(read.most))
+        yield _result(result, read.directory, read.all_buckets, began)
 
     return lambda number: _counted(results(number))
 
 
 @sent
 def merge_buckets(listed: Sequence[tuple[Merge, int]]) -> Task:
-    """A task for each bucket of some arrangements: it merges the files."""
+    """A task for each bucket of some arrangements that merges its files."""
 
     def run(number: int) -> Iterator[Row]:
         merge, bucket = listed[number]
-        made = merge_bucket(
+        merged = merge_bucket(
             merge.files[bucket], merge.directory, bucket, merge.since, merge.most, merge.by_time
         )
-        yield bucket, json.dumps({"files": _told(made)}), None
+        yield bucket, json.dumps({"files": _encoded(merged)}), None
 
     return run
 
@@ -267,7 +265,7 @@ def raise_error(errors: Iterable[str | None]) -> None:
 def _results(
     work: Work, fused: Sequence[Fused], here: int, blobs: Iterable[tuple[int, int, pa.Buffer]]
 ) -> Iterator[Row]:
-    """The results of the bucket that blobs came for."""
+    """The results of the bucket of some blobs."""
     intake = Intake(os.path.dirname(work.directory), work.most, work.name)
     for bucket, part, blob in blobs:
         intake.add(bucket, ipc.from_bytes(blob), part)
@@ -275,17 +273,17 @@ def _results(
 
 
 def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iterator[Row]:
-    """The results of a bucket; others may have something to do in one that took nothing in."""
+    """The results of a bucket. Fused operators may have work in a bucket without new updates."""
     outputs = work.buckets * (1 + len(fused))
     for bucket in intake.buckets() or [here]:
-        made = None
+        result = None
         began = time.perf_counter()
         if bucket in intake.rows:
-            made = run_bucket(work, bucket, intake, Waiting(work.most))
-            yield _result(made, work.directory, outputs, began)
+            result = run_bucket(work, bucket, intake, Waiting(work.most))
+            yield _result(result, work.directory, outputs, began)
             began = time.perf_counter()
-        for made in run_behind(fused, bucket, made):
-            yield _result(made, fused[made.operator - 1].directory, outputs, began)
+        for result in run_behind(fused, bucket, result):
+            yield _result(result, fused[result.operator - 1].directory, outputs, began)
             began = time.perf_counter()
 
 
@@ -298,30 +296,40 @@ def _counted(results: Iterator[Row]) -> Iterator[Row]:
 
 
 def _result(result: BucketResult, directory: str, outputs: int, began: float) -> Row:
-    """What the driver is told of a result that was begun then, of which a job has so many."""
-    given, inline = result.output, None
-    table = None if given.table is None else given.table.combine_chunks()
+    """The row of a result for the driver.
+
+    Parameters
+    ----------
+    result : BucketResult
+    directory : str
+    outputs : int
+        Number of results of the job, which share the size of inline output.
+    began : float
+        Start of the work.
+    """
+    output, inline = result.output, None
+    table = None if output.table is None else output.table.combine_chunks()
     if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // outputs:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         inline = sink.getvalue().to_pybytes()
-        given = Given(None, given.paths, given.rows)
+        output = Given(None, output.paths, output.rows)
     path = os.path.join(directory, f"out-{result.bucket:05d}.arrow")
-    if given.paths:  # it is what is left of them, which in another attempt may be less or more
-        path = f"{given.paths[-1].removesuffix('.arrow')}-last.arrow"
-    given = _in_files(given, path)
+    if output.paths:  # another attempt may spill other rows, so the file needs a name of its own
+        path = f"{output.paths[-1].removesuffix('.arrow')}-last.arrow"
+    output = _in_files(output, path)
     later = {
-        code: _in_files(held, os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow"))
-        for code, held in result.later.items()
+        code: _in_files(rows, os.path.join(directory, f"later-{code}-{result.bucket:05d}.arrow"))
+        for code, rows in result.later.items()
     }
     text = json.dumps({
-        "files": _told(result.files),
-        "output": given[1:],
+        "files": _encoded(result.files),
+        "output": output[1:],
         "rows_in": result.rows_in,
         "rows_read": result.rows_read,
-        "later": {code: held[1:] for code, held in later.items()},
-        "due": {code: _told(files) for code, files in result.due.items()},
+        "later": {code: rows[1:] for code, rows in later.items()},
+        "due": {code: _encoded(files) for code, files in result.due.items()},
         "rest": result.rest,
         "operator": result.operator,
         "seconds": round(time.perf_counter() - began, 6),
@@ -329,15 +337,15 @@ def _result(result: BucketResult, directory: str, outputs: int, began: float) ->
     return result.bucket, text, inline
 
 
-def _in_files(given: Given, path: str) -> Given:
-    """Rows of which none are in memory."""
-    if given.table is None or not given.table.num_rows:
-        return Given(None, given.paths, given.rows)
-    path, _ = storage.write_batch(path, given.table.combine_chunks(), make=False)
-    return Given(None, (*given.paths, path), given.rows)
+def _in_files(output: Given, path: str) -> Given:
+    """The rows, all in files."""
+    if output.table is None or not output.table.num_rows:
+        return Given(None, output.paths, output.rows)
+    path, _ = storage.write_batch(path, output.table.combine_chunks(), make=False)
+    return Given(None, (*output.paths, path), output.rows)
 
 
-def _told(files: Iterable[BatchFile]) -> list[tuple[str, int, int]]:
+def _encoded(files: Iterable[BatchFile]) -> list[tuple[str, int, int]]:
     return [astuple(file) for file in files]
 
 
@@ -352,17 +360,17 @@ def _blobs(how: Split, tables: Iterable[pa.Table]) -> Iterator[tuple[int, int, b
 
 
 def _chunks(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
+    chunk: list[pa.Table] = []
     rows = size = 0
     for batch in batches:
-        held.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
+        chunk.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield pa.concat_tables(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.concat_tables(held)
+            yield pa.concat_tables(chunk)
+            chunk, rows, size = [], 0, 0
+    if chunk:
+        yield pa.concat_tables(chunk)
 
 
 def _written(tables: Iterable[pa.Table], directory: str) -> Batches:
@@ -376,7 +384,7 @@ def _written(tables: Iterable[pa.Table], directory: str) -> Batches:
 
 
 def _read(batches: Batches, parts: Sequence[Part]) -> Iterator[pa.Table]:
-    """The rows of those parts whose numbers come."""
+    """The rows of the parts whose numbers the batches have."""
     for batch in batches:
         for number in batch.column(0).to_numpy():
             yield from _tables(parts[number])
@@ -394,19 +402,19 @@ def _staged(tables: Iterable[pa.Table], chain: Sequence[Stage]) -> Iterator[pa.T
 
 
 def _as_data(ddl: str, rows: Iterator[Row]) -> Batches:
-    """One record batch a row, of these columns."""
+    """A record batch with some columns for each row."""
     names = [field.split()[0] for field in ddl.split(", ")]
     kinds = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary(), "string": pa.string()}
     types = [kinds[field.split()[1]] for field in ddl.split(", ")]
-    for row in _told_of(len(names), rows):
+    for row in _with_error(len(names), rows):
         arrays = [pa.array([value], type=kind) for value, kind in zip(row, types)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _told_of(width: int, rows: Iterator[Row]) -> Iterator[Row]:
-    """What a task gives, with no error behind each row; one of the library is a row of its own.
+def _with_error(width: int, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of a task with an empty column of errors; an error of the library is a further row.
 
-    But for one of the system that may pass: it is raised, so that Spark tries the task again.
+    The function raises transient errors of the file system, so that Spark tries the task again.
     """
     try:
         with worker_task(), storage.opened_for_task():

@@ -1,4 +1,4 @@
-"""Work that several threads of the driver do side by side, for as long as there are threads."""
+"""Work that several threads of the driver do in parallel, until the program ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Made = TypeVar("_Made")
 def side_by_side(
     do: Callable[[_Item], _Made], items: Iterable[_Item], threads: int
 ) -> Iterator[_Made]:
-    """What a function gives for each item, in their order.
+    """The results of a function for each item, in the order of items.
 
     Parameters
     ----------
     do : callable
     items : iterable
     threads : int
-        So many are at work at once, and no more results than that wait to be taken.
+        Maximal number of concurrent calls, and of results that wait for the caller.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def side_by_side(
                 yield waiting.popleft().result()
             try:
                 waiting.append(pool.submit(copy_context().run, do, item))
-            except RuntimeError:  # the program ends, and waits for this: no thread can be had
+            except RuntimeError:  # an ending program starts no threads, but waits for this work
                 while waiting:
                     yield waiting.popleft().result()
                 yield do(item)
@@ -47,12 +47,12 @@ def side_by_side(
 
 
 class Team:
-    """Threads that come together again and again; they are there from the first time to `close`.
+    """Threads for repeated parallel work, from the first call of `each` to `close`.
 
     Parameters
     ----------
     threads : int
-        The one that asks is one of them.
+        Number of threads, the calling thread included.
 
     Examples
     --------
@@ -67,13 +67,13 @@ class Team:
         self._pool: ThreadPoolExecutor | None = None
 
     def each(self, do: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
-        """What a function gives for each item, in their order, when all of them are done."""
+        """The results of a function for each item, in the order of items, after all calls."""
         todo = list(enumerate(items))
-        left, made = iter(todo), dict[int, _Made]()
+        left, results = iter(todo), dict[int, _Made]()
 
         def work() -> None:
             for number, item in left:
-                made[number] = do(item)
+                results[number] = do(item)
 
         others: list[Future[None]] = []
         try:
@@ -82,17 +82,17 @@ class Team:
                     self._pool = ThreadPoolExecutor(self._threads - 1)
                 others.append(self._pool.submit(work))
         except RuntimeError:
-            pass  # the program ends, and waits for this: no thread can be had
+            pass  # an ending program starts no threads, but waits for this work
         try:
             work()
         finally:
             wait(others)
-        for one in others:
-            one.result()
-        return [made[number] for number, _ in todo]
+        for other in others:
+            other.result()
+        return [results[number] for number, _ in todo]
 
     def close(self) -> None:
-        """Let the threads go, when they are done."""
+        """Wait for the threads, and end them."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -1,13 +1,14 @@
-"""What of an arrangement an operator reads in one step: its files, by where their updates stand.
+"""Views: the files of an arrangement that an operator reads in one step, by their times.
 
-For the interval ``[lower, upper)`` that is processed::
+For the interval ``[lower, upper)`` of the step::
 
-    old     updates before it                earlier   those in it that have been processed
-    new     the others in it                 both      files that have to be told by time
+    old     updates before the interval      earlier   processed updates in the interval
+    new     other updates in the interval    both      files with old and new updates
 
-Where times are structs an interval goes on from a first field, and has no end: updates may come
-there that are late in it and early in another field. So those of earlier steps may lie in it, and
-are old or earlier by their first fields, under the keys that are looked at.
+If times are structs, an interval starts at a value of the first field, and has no end: updates may
+arrive that are late in the first field and early in another field. So updates of earlier steps may
+lie in the interval. For the visited keys, their first fields decide whether they are old or
+earlier.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from pyspark_diff.trace import storage
 
 @dataclass(frozen=True)
 class View:
-    """The files in which an operator finds an arrangement, by bucket.
+    """The files of an arrangement for an operator, by bucket.
 
     Parameters
     ----------
     layout : Layout
     names : tuple of str
     old, new, both : mapping of int to tuple of str
-        Files of updates before the interval, in it, and of those that have to be told by time.
+        Files of updates before the interval, of new updates, and files with both.
     rows : int
-        Rows of the files that may hold new updates.
+        Number of rows of the files that may have new updates.
     depth : int
         Number of loops around the arrangement.
     earlier : mapping of int to tuple of str
-        In a loop, files of updates in the interval that have been processed; `new` are the others.
+        In a loop, files of processed updates in the interval; `new` has the others.
     first : bool
-        Whether what is new in `both` is processed.
+        Whether the new updates of `both` are processed now.
     recorded : mapping of int to tuple of str
         Files of updates of earlier steps, which may lie in the interval.
     """
@@ -62,32 +63,31 @@ class View:
 
     def paths(self) -> list[str]:
         """All files."""
-        every = (self.old, self.new, self.both, self.earlier, self.recorded)
-        return [path for files in every for paths in files.values() for path in paths]
+        groups = (self.old, self.new, self.both, self.earlier, self.recorded)
+        return [path for files in groups for paths in files.values() for path in paths]
 
     def of(self, bucket: int) -> list[str]:
         """All files of one bucket."""
-        every = (self.old, self.new, self.both, self.earlier, self.recorded)
-        return [path for files in every for path in files.get(bucket, ())]
+        groups = (self.old, self.new, self.both, self.earlier, self.recorded)
+        return [path for files in groups for path in files.get(bucket, ())]
 
     def together(self, buckets: Sequence[int]) -> "View":
-        """Some buckets as one, the first."""
-        every = (
+        """The view with some buckets united as bucket 0."""
+        old, new, both, earlier, recorded = (
             {0: opened_together(files, buckets)}
             for files in (self.old, self.new, self.both, self.earlier, self.recorded)
         )
-        old, new, both, earlier, recorded = every
         return replace(
             self, old=old, new=new, both=both, earlier=earlier, recorded=recorded
         )
 
     def width(self, bucket: int) -> int:
-        """Bytes of a row of one bucket, about."""
-        held = opened(self.of(bucket))
-        return sum(updates.nbytes for updates in held) // max(1, sum(map(len, held)))
+        """Average number of bytes of a row of one bucket."""
+        batches = opened(self.of(bucket))
+        return sum(updates.nbytes for updates in batches) // max(1, sum(map(len, batches)))
 
     def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
-        """The view when only some of the new files are processed."""
+        """The view for the processing of some of the new files."""
         earlier = {}
         for bucket, paths in self.new.items():
             now = new.get(bucket, ())
@@ -96,13 +96,13 @@ class View:
         return replace(self, new=new, earlier=earlier, first=first)
 
     def side(self, bucket: int, keys: Keys, lower: int | None, upper: int | None) -> Side:
-        """What is in a range of one bucket."""
+        """The updates of a range of keys in one bucket."""
         old, earlier, new, both = (
             [within(updates, keys) for updates in opened(files.get(bucket, ()))]
             for files in (self.old, self.earlier, self.new, self.both)
         )
         for updates in both:
-            before, inside = _told(updates, lower, upper)
+            before, inside = _divided(updates, lower, upper)
             old.append(before)
             (new if self.first else earlier).append(inside)
         grouped = runs_of(new[0]) if len(new) == 1 else consolidate(concat(new))
@@ -111,13 +111,13 @@ class View:
     def with_recorded(
         self, side: Side, bucket: int, keys: Updates, lower: int | None
     ) -> Side:
-        """The same with what earlier steps have of some keys."""
+        """The side with the updates of earlier steps for some keys."""
         if not self.recorded:
             return side
         old, earlier = [*side.old], [*side.earlier]
         for updates in opened(self.recorded.get(bucket, ())):
             _, rows = matching_rows(keys, updates)
-            before, inside = _told(updates.take(np.sort(rows)), lower, None)
+            before, inside = _divided(updates.take(np.sort(rows)), lower, None)
             old += [before] if len(before) else []
             earlier += [inside] if len(inside) else []
         return replace(side, old=old, earlier=earlier)
@@ -128,10 +128,10 @@ def opened(paths: Iterable[str]) -> list[Updates]:
     return [storage.open_updates(path) for path in paths]
 
 
-def _told(
+def _divided(
     updates: Updates, lower: int | None, upper: int | None
 ) -> tuple[Updates, Updates]:
-    """The updates before an interval, and those in it."""
+    """The updates before an interval, and the updates in it."""
     times = updates.times()
     before = np.zeros(times.size, dtype=bool) if lower is None else times < lower
     inside = ~before if upper is None else ~before & (times < upper)

@@ -1,12 +1,12 @@
-"""The work of one operator that takes updates in, in one bucket and one interval.
+"""The work of one operator that arranges updates, in one bucket and one interval.
 
-The updates of the interval are consolidated, the kernel is told of them and of what was taken in
-before, and a batch of them is written::
+The runner consolidates the updates of the interval, passes them and the older batches to the
+kernel, and writes a batch of them::
 
     new = consolidate(updates),    old = the batches below the interval
 
-A bucket with more than can be held is worked through in pieces, a range of keys each. Both runners
-call `run_bucket`. What a kernel may rely on is in `pyspark_diff.operators.contract`.
+A bucket that exceeds the memory is processed in pieces, each a range of keys. Both runners call
+`run_bucket`. `pyspark_diff.operators.contract` states the guarantees for kernels.
 """
 
 from __future__ import annotations
@@ -51,18 +51,20 @@ from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import held_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
 
-#: Batches of up to this many rows, and bytes, of a bucket stay in the driver's memory until another
-#: process reads them: of numbers a megabyte. To write and map files of so many was a seventh of a
-#: step of 10,000 changes. In a store these are part of the commit; what is larger is a file there,
-#: and elsewhere stays in memory as long as there is room (`pyspark_diff.trace.held_batches`).
+#: Batches of a bucket up to this many rows, and bytes, stay in the driver's memory until another
+#: process reads them: a megabyte of numbers. Writing and mapping their files took a seventh of a
+#: step of 10,000 changes. A commit of a store contains such batches, and a larger batch is a file.
+#: Without a store larger batches stay in memory while there is room
+#: (`pyspark_diff.trace.held_batches`).
 IN_MEMORY_ROWS, IN_MEMORY_BYTES = 1 << 15, 1 << 22
 
-#: From so many rows on it is looked whether they all have one time, or one diff.
+#: From this number of rows on a check for one common time, or diff, is worth its cost.
 MANY = 1 << 12
 
-#: In so many files of a batch keys are looked for one after the other, in more of numbers at once.
-#: In more of anything else only few rows are looked for: to visit the buckets one by one costs less
-#: than to look for each key in all of them.
+#: Up to the first number of files of a batch, look-ups search file by file. In more files one
+#: search covers all keys that are numbers. For other keys, up to the second number of rows are
+#: looked up: with more rows, work bucket by bucket costs less than a search of each key in all
+#: files.
 BUCKETS, TOGETHER = 4, 500
 
 
@@ -75,10 +77,10 @@ class Output:
     schema : pyarrow.Schema
         The wanted data columns.
     wanted : tuple of int
-        Their positions among all output columns.
+        Positions of these columns among all output columns.
     time : pyarrow.DataType
     pruned : bool
-        Some columns are left out, so rows may have become equal.
+        Whether the output omits columns, so that rows may be equal.
     """
 
     schema: pa.Schema
@@ -87,10 +89,10 @@ class Output:
     pruned: bool
 
     def table(self, changes: Changes) -> pa.Table:
-        """Update rows from what a kernel returned."""
+        """Update rows from the output of a kernel."""
         columns, time, diff = changes
         if self.pruned:
-            time = spread(time, diff.size)  # records without columns are counted by their times
+            time = spread(time, diff.size)  # has the number of rows if records have no columns
             updates = consolidate(self._layout.encode(columns, time, diff)).updates
             columns, time, diff = self._layout.decode(updates), updates.time, updates.diffs()
         arrays = list(columns)
@@ -98,11 +100,11 @@ class Output:
         arrays.append(pa.array(diff))
         return pa.Table.from_arrays(arrays, schema=self._updates)
 
-    @cached_property  # asked for in each step
+    @cached_property  # used in each step
     def _layout(self) -> Layout:
         return Layout(tuple(self.schema.types))
 
-    @cached_property  # asked for in each step
+    @cached_property  # used in each step
     def _updates(self) -> pa.Schema:
         fields = [pa.field(TIME, self.time), pa.field(DIFF, pa.int64())]
         return pa.schema([*self.schema, *fields])
@@ -110,12 +112,12 @@ class Output:
 
 @dataclass(frozen=True)
 class Work:
-    """What a keyed operator does in one step, for all buckets. Travels to the executors.
+    """The work of a keyed operator in one step, for all buckets. Travels to the executors.
 
     Parameters
     ----------
     name : str
-        Of the operator, for errors.
+        Name of the operator, for errors.
     layout : Layout
     names : tuple of str
         Columns of the records, in the layout's order.
@@ -124,21 +126,21 @@ class Work:
         None only arranges.
     output : Output or None
     files : mapping of int to tuple of str
-        Batch files that stand for the time below the interval, by bucket.
+        Batch files of the times below the interval, by bucket.
     directory : str
-        Where files go.
+        Directory of new files.
     keeps : bool
-        Whether a new batch is written.
+        Whether the work writes a new batch.
     since : int or None
         Times of the new batch are advanced to it.
     lower, upper : int or None
         The interval; None is no bound.
     most : int
-        So many rows are held at once.
+        Maximal number of rows in memory.
     diff_columns : DiffColumns or None
-        What moves into the diff.
+        Columns that move into the diff.
     coordinate : int
-        In a loop, where the updates belong, packed.
+        In a loop, the packed coordinate of the updates.
     """
 
     name: str
@@ -158,7 +160,7 @@ class Work:
     coordinate: int = 0
 
     def old(self, bucket: int) -> list[Updates]:
-        """What the kernel may read of a bucket's older updates."""
+        """The older updates of a bucket for the kernel."""
         if self.kernel is None or not self.kernel.stateful:
             return []
         return [storage.open_updates(path) for path in self.files.get(bucket, ())]
@@ -166,20 +168,20 @@ class Work:
 
 @dataclass(frozen=True)
 class Merge:
-    """Files of an arrangement that become one of each bucket.
+    """Files of an arrangement to merge, bucket by bucket.
 
     Parameters
     ----------
     files : mapping of int to sequence of str
-        By bucket.
+        Files by bucket.
     directory : str
-        Where files go.
+        Directory of new files.
     since : int or None
         Times are advanced to it.
     most : int
-        So many rows are held at once.
+        Maximal number of rows in memory.
     by_time : bool
-        Keys are times, and what is under those before `since` is of no use any more.
+        Whether keys are times, so that the merge drops keys before `since`.
     """
 
     files: Mapping[int, Sequence[str]]
@@ -191,30 +193,30 @@ class Merge:
 
 @dataclass(frozen=True)
 class BucketResult:
-    """What became of one bucket.
+    """The result of one bucket.
 
     Parameters
     ----------
     bucket : int
     files : tuple of BatchFile
-        The new batch's, in order of their keys; none when it holds nothing.
+        Files of the new batch, in order of their keys; empty for an empty batch.
     output : Given
         Output update rows.
     rows_in, rows_read : int
-        Update rows that came in, and rows of older batches that were read.
+        Numbers of input update rows, and of rows that were read of older batches.
     later : mapping of int to Given
         In a loop, output that belongs to later coordinates.
     due : mapping of int to tuple of BatchFile
-        In a loop, keys that have to be visited again, by coordinate.
+        In a loop, keys to visit again, by coordinate.
     rest : tuple of (int, int, int, int)
-        Output that is too much to hold, and is made when it is read: for each coordinate it, the
-        first part of it, about how many rows they have, and the `most` by which parts are cut.
+        Output that exceeds the memory, and that readers compute. For each coordinate: the
+        coordinate, its first part, the estimated number of rows, and the `most` that cuts parts.
     together : mapping of int to tuple of BatchFile
-        Where several buckets were done at once, the files of all of them by bucket.
+        Files of several buckets by bucket, if one call processed them.
     operator : int
-        Of whom it is, where one task does the work of several: see `pyspark_diff.runners.fused`.
+        Number of the operator in a task with fused operators: see `pyspark_diff.runners.fused`.
     seconds : float
-        That the task took for it; 0 where it was not a task of Spark.
+        Seconds of the task for this result; 0 without a Spark task.
     """
 
     bucket: int
@@ -230,36 +232,36 @@ class BucketResult:
     seconds: float = 0.0
 
     def paths(self) -> Iterator[str]:
-        """All files that were written."""
+        """All new files."""
         for files in (self.files, *self.due.values(), *self.together.values()):
             yield from (file.path for file in files)
-        for given in (self.output, *self.later.values()):
-            yield from given.paths
+        for rows in (self.output, *self.later.values()):
+            yield from rows.paths
 
 
 def files_of(results: Sequence[BucketResult]) -> Mapping[int, tuple[BatchFile, ...]]:
     """The files of the new batch, by bucket."""
-    found = {result.bucket: result.files for result in results if result.files}
+    files = {result.bucket: result.files for result in results if result.files}
     for result in results:
         if result.together:
-            # Beside it are buckets that were done elsewhere, before their turn.
-            return {**found, **result.together} if found else result.together
-    return found
+            # Fused tasks may have processed further buckets in advance.
+            return {**files, **result.together} if files else result.together
+    return files
 
 
 def run_bucket(
     work: Work, bucket: int, intake: Intake, waiting: Waiting, *, in_memory: bool = False
 ) -> BucketResult:
-    """Do one bucket's share of a step.
+    """Process one bucket in a step.
 
     Parameters
     ----------
     work : Work
     bucket : int
     intake : Intake
-        The new updates; the bucket's are taken from it.
+        The new updates; the function removes those of the bucket.
     waiting : Waiting
-        Output that is held.
+        The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
 
@@ -267,13 +269,13 @@ def run_bucket(
     -------
     BucketResult
     """
-    held, parts = intake.take(bucket)
-    grouped = consolidate_parts(held)
+    unsorted, parts = intake.take(bucket)
+    grouped = consolidate_parts(unsorted)
     old = work.old(bucket)
     new = [*parts, grouped.updates]
     files: list[BatchFile] = []
-    # Where a bucket is cut depends on the order in which it came in. Another attempt of the task
-    # may cut it elsewhere and still be running, so each has names of its own.
+    # The cuts of a bucket depend on the order of its input. A concurrent attempt of the task may
+    # cut it elsewhere, so each attempt has file names of its own.
     own = uuid.uuid4().hex[:8]
     spool = Spool(work.directory, f"out-{bucket:05d}-{own}", waiting, make=in_memory)
     read = 0
@@ -283,17 +285,17 @@ def run_bucket(
             inside = [within(updates, keys) for updates in new]
             grouped = consolidate(concat(inside)) if parts else runs_of(inside[0])
         if work.kernel is not None and work.output is not None:
-            there = [within(updates, keys) for updates in old]
-            side = Side(there, [], grouped, 0, work.layout, work.names, work.lower)
+            older = [within(updates, keys) for updates in old]
+            side = Side(older, [], grouped, 0, work.layout, work.names, work.lower)
             with room(work.name, [side], work.most):
                 changes, rows = work.kernel([side], None, work.output.wanted)
                 spool.add(work.output.table(changes))
             read += rows
         if work.keeps:
-            kept = compact(grouped, work.since).placed(work.coordinate)
+            compacted = compact(grouped, work.since).placed(work.coordinate)
             name = f"{bucket:05d}" + ("" if keys is None else f"-{number}-{own}")
             files += write_file(
-                work.directory, name, kept, in_memory=in_memory, given=work.buckets == 1
+                work.directory, name, compacted, in_memory=in_memory, given=work.buckets == 1
             )
     return BucketResult(bucket, tuple(files), spool.given(), intake.rows[bucket], read)
 
@@ -317,21 +319,21 @@ def merge_bucket(
 def run_together(
     work: Work, updates: Updates, waiting: Waiting
 ) -> list[BucketResult] | None:
-    """Do the share of all buckets at once, as for few rows each of them costs as much as all.
+    """Process all buckets in one call, since for few rows the cost of a call dominates.
 
-    Equal keys are in the same bucket, so a key finds nothing in the batches of others.
+    Equal keys are in the same bucket, so batches of other buckets have no updates of a key.
 
     Parameters
     ----------
     work : Work
     updates : Updates
-        The new ones, in any order.
+        The new updates, in any order.
     waiting : Waiting
 
     Returns
     -------
     list of BucketResult or None
-        None where it is more than can be held.
+        None if the rows exceed the memory.
     """
     looks = work.kernel is not None and work.kernel.stateful
     if looks and len(updates) >= TOGETHER and not all(map(_is_together, _batches(work.files))):
@@ -340,9 +342,9 @@ def run_together(
     old: list[Updates] = []
     if looks and len(grouped.updates):
         old = _old_together(work, grouped.updates)
-    held = [grouped.updates, *old]
-    most = fitting(held, work.most)
-    if sum(map(len, held)) > most and ranges(held[:1], old, most) != [None]:
+    batches = [grouped.updates, *old]
+    most = fitting(batches, work.most)
+    if sum(map(len, batches)) > most and ranges(batches[:1], old, most) != [None]:
         return None
     spool = Spool(work.directory, "out", waiting, make=True)
     read = 0
@@ -353,48 +355,48 @@ def run_together(
             spool.add(work.output.table(changes))
     files: Mapping[int, tuple[BatchFile, ...]] = {}
     if work.keeps:
-        kept = compact(grouped, work.since).placed(work.coordinate)
-        files = write_files(work.directory, kept, work.layout, work.buckets)
+        compacted = compact(grouped, work.since).placed(work.coordinate)
+        files = write_files(work.directory, compacted, work.layout, work.buckets)
     return [BucketResult(-1, (), spool.given(), len(updates), read, together=files)]
 
 
 def _batches(files: Mapping[int, tuple[str, ...]]) -> Sequence[Batch]:
     if not isinstance(files, Paths):
-        raise TypeError("only who has the batches looks into several buckets at once")
+        raise TypeError("work on several buckets at once needs the batches of the driver")
     return files.batches
 
 
 def _is_together(batch: Batch) -> bool:
-    """Whether keys are looked for in a batch at once, or in few files."""
+    """Whether a batch has few files, or allows a search of all its files at once."""
     files = list(islice(batch.opened(), BUCKETS + 1))
     return len(files) <= BUCKETS or storage.open_updates(files[0][1]).words is not None
 
 
 def _old_together(work: Work, new: Updates) -> list[Updates]:
-    """What the kernel may read of older updates under the keys of new ones."""
+    """The older updates of the kernel that may have keys of new updates."""
     buckets = work.layout.buckets(new, work.buckets)
     touched = np.bincount(buckets).nonzero()[0].tolist()
-    held: list[Updates] = []
+    old: list[Updates] = []
     for batch in _batches(work.files):
         files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
-        found = None
+        rows = None
         if len(files) > BUCKETS:
-            found = rows_under(new.key64, buckets, [(b, u) for b, u in files if b is not None])
-        held += [updates for _, updates in files] if found is None else [found]
-    return held
+            rows = rows_under(new.key64, buckets, [(b, u) for b, u in files if b is not None])
+        old += [updates for _, updates in files] if rows is None else [rows]
+    return old
 
 
 def opened_together(
     files: Mapping[int, tuple[str, ...]], buckets: Sequence[int] | None = None
 ) -> tuple[str, ...]:
-    """What is opened to see some buckets at once, or all."""
+    """The paths to open for some buckets, or all."""
     return tuple(path for _, path in opened_by(files, buckets))
 
 
 def opened_by(
     files: Mapping[int, tuple[str, ...]], buckets: Sequence[int] | None = None
 ) -> list[tuple[int | None, str]]:
-    """The same, and of which bucket each is; None where it is of all."""
+    """The paths to open for some buckets, or all, each with its bucket; None for all buckets."""
     if isinstance(files, Paths):
         return list(files.opened(buckets))
     return [
@@ -404,7 +406,7 @@ def opened_by(
 
 
 def still_due(updates: Updates, since: int | None) -> Updates:
-    """Of updates whose keys are times, those under keys that have not passed."""
+    """The updates whose due time, which is their key, is not before ``since``."""
     if since is None:
         return updates
     return updates.between(int(np.searchsorted(updates.key64, since)), len(updates))
@@ -414,43 +416,43 @@ def merge_together(
     batches: Sequence[Batch], directory: str, since: int | None, layout: Layout, buckets: int,
     by_time: bool,
 ) -> Mapping[int, tuple[BatchFile, ...]]:
-    """As `merge_bucket` for all buckets of batches that have few rows, in one go."""
-    held = [storage.open_updates(path) for batch in batches for _, path in batch.opened()]
+    """`merge_bucket` for all buckets of batches with few rows, in one call."""
+    parts = [storage.open_updates(path) for batch in batches for _, path in batch.opened()]
     if by_time:
-        held = [still_due(updates, since) for updates in held]
-    return write_files(directory, merge(held, since), layout, buckets)
+        parts = [still_due(updates, since) for updates in parts]
+    return write_files(directory, merge(parts, since), layout, buckets)
 
 
 def write_files(
     directory: str, updates: Updates, layout: Layout, buckets: int
 ) -> Mapping[int, tuple[BatchFile, ...]]:
-    """Write a batch of whose buckets all rows are at hand, in order."""
+    """Write a batch of all buckets from its ordered updates."""
     if buckets == 1 or not len(updates):
         files = write_file(directory, f"{0:05d}", updates, in_memory=True, given=True)
         return {0: tuple(files)} if files else {}
     order, stops = places(updates, layout, buckets)
-    found: dict[int, tuple[BatchFile, ...]] = {}
+    written: dict[int, tuple[BatchFile, ...]] = {}
     most = max(stop - start for _, start, stop in stops)
     width, parts = updates.size // len(updates), {}
     if most > IN_MEMORY_ROWS or most * width > IN_MEMORY_BYTES:
         for bucket, start, stop in stops:
             part = updates.take(order[start:stop])
-            found[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
-        return found
+            written[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
+        return written
     for bucket, start, stop in stops:
         path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
         parts[path] = order[start:stop]
-        found[bucket] = (BatchFile(path, rows, rows * width),)
+        written[bucket] = (BatchFile(path, rows, rows * width),)
     held_batches.put_together(directory, updates, parts)
-    return HeldTogether(directory, found)
+    return HeldTogether(directory, written)
 
 
 def write_file(
     directory: str, name: str, updates: Updates, *, in_memory: bool, given: bool = False
 ) -> list[BatchFile]:
-    """Write a bucket of a batch, or a range of it; no file where there is nothing to hold.
+    """Write a bucket of a batch, or a range of it; no file without updates.
 
-    Where they were not moved into buckets, columns may still be those that a user has `given`.
+    With one bucket columns may be the arrays that a user has `given`, which need a copy.
     """
     if not len(updates):
         return []
@@ -469,16 +471,16 @@ def write_file(
 
 
 def check_ceiling(time: PerRow, ceiling: int) -> None:
-    """Refuse updates that an operator has moved beyond the frontier of its input.
+    """Check that no operator has moved updates beyond the frontier of its input.
 
     Raises
     ------
     InvalidTimeError
     """
-    found = bounds_of(time)
-    if found is not None and found[1] >= ceiling:
+    bounds = bounds_of(time)
+    if bounds is not None and bounds[1] >= ceiling:
         raise InvalidTimeError(
-            f"an update at time {found[1]} lies beyond the frontier {ceiling} of "
+            f"an update at time {bounds[1]} lies beyond the frontier {ceiling} of "
             "the collection that it comes from; an operator between (transform, "
             "map_in_pandas) must have changed the time, which only a whole history allows"
         )
@@ -486,7 +488,7 @@ def check_ceiling(time: PerRow, ceiling: int) -> None:
 
 @dataclass(frozen=True)
 class Split:
-    """How rows become blobs.
+    """The conversion of rows into updates of an operator.
 
     Parameters
     ----------
@@ -495,11 +497,11 @@ class Split:
         Columns of the records, in the layout's order.
     buckets : int
     time, diff : int or None
-        Shared by all rows; None where the rows have a column of it.
+        The shared value of all rows; None if the rows have a column of it.
     lower, upper : int or None
-        Rows at other times are left out.
+        The interval; rows at other times are omitted.
     floor, ceiling : int or None
-        A time below the one, or not below the other, is an error.
+        A time below `floor`, or not below `ceiling`, is an error.
     diff_columns : DiffColumns or None
         Columns that move into the diff.
     """
@@ -516,7 +518,7 @@ class Split:
     diff_columns: DiffColumns | None = None
 
     def updates(self, table: pa.Table) -> Updates:
-        """Rows of the interval, as kernels see them."""
+        """The rows of the interval as updates."""
         time: PerRow | None = self.time
         if time is None:
             column = table.column(TIME)
@@ -535,19 +537,19 @@ class Split:
                     "or filter these rows out"
                 )
             diff = as_int64(joined([column])).to_numpy()
-        found = bounds_of(time)
-        if self.floor is not None and found is not None and found[0] < self.floor:
+        bounds = bounds_of(time)
+        if self.floor is not None and bounds is not None and bounds[0] < self.floor:
             raise TimeRegressionError(
-                f"an update at time {found[0]} lies behind the frontier {self.floor}; "
+                f"an update at time {bounds[0]} lies before the frontier {self.floor}; "
                 "an operator between (transform, map_in_pandas) must have changed the time"
             )
         if self.ceiling is not None:
             check_ceiling(time, self.ceiling)
         columns = [table.column(name) for name in self.names]
         if columns and table.num_rows >= MANY:
-            # One value for all rows is neither sorted, nor moved, nor written with each of them.
-            if found is not None and found[0] == found[1] and self._holds(found[0]):
-                time = found[0]
+            # A common value needs no sort, no shuffle and no space in each row.
+            if bounds is not None and bounds[0] == bounds[1] and self._includes(bounds[0]):
+                time = bounds[0]
             if isinstance(diff, np.ndarray):
                 diff = one_or_all(diff)
         if not columns and not isinstance(time, np.ndarray):
@@ -567,8 +569,8 @@ class Split:
         columns = [joined([table.column(name)]) for name in self.diff_columns.columns]
         return into_diff(updates, columns, self.diff_columns.accumulators)
 
-    def _holds(self, time: int) -> bool:
-        """Whether a time is of the interval."""
+    def _includes(self, time: int) -> bool:
+        """Whether a time lies in the interval."""
         return (self.lower is None or time >= self.lower) and (
             self.upper is None or time < self.upper
         )
