@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import random_frames
+from hypothesis import given
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -26,7 +28,11 @@ STEPS = [
     {"t": ([(1, 1, "z")], [(2, None, None), (4, 4, "z")]),
      "u": ([(2, 1, 9.0)], [(1, 2, 0.5)])},
 ]
-_BY = Window.partitionBy("a").orderBy("b", "s")
+
+
+def _by():
+    return Window.partitionBy("a").orderBy("b", "s")
+
 
 FRAMES = {
     "project": lambda t, u: t.select("a", (F.col("b") + 1).alias("c"), F.upper("s"), t.b * 2),
@@ -85,8 +91,8 @@ FRAMES = {
     "first": lambda t, u: t.orderBy(F.desc("b"), "s", "a").limit(3),
     "offset": lambda t, u: t.orderBy(F.col("b").asc_nulls_last(), "a", "s").offset(1).limit(3),
     "window": lambda t, u: t.select(
-        "a", F.rank().over(_BY), F.sum("b").over(_BY.rowsBetween(-1, 0)).alias("w"),
-        F.lag("b", 1, 0).over(_BY), F.count("*").over(Window.partitionBy("s")),
+        "a", F.rank().over(_by()), F.sum("b").over(_by().rowsBetween(-1, 0)).alias("w"),
+        F.lag("b", 1, 0).over(_by()), F.count("*").over(Window.partitionBy("s")),
     ).where("w > 1"),
     "window of groups": lambda t, u: t.groupBy("a").agg(F.sum("b").alias("m")).withColumn(
         "r", F.row_number().over(Window.orderBy(F.desc("m"), "a"))).where("r <= 2"),
@@ -124,14 +130,13 @@ def rows(frame) -> Counter:
     return Counter(str(tuple(row)) for row in frame.collect())
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_a_frame_equals_plain_spark(spark, name):
-    build = FRAMES[name]
-    tables = {table: [] for table in SCHEMAS}
+def compared(spark, build, schemas, steps) -> None:
+    """Keeps a frame, and compares it with plain Spark's after each step."""
+    tables = {table: [] for table in schemas}
     with Dataflow(spark, buckets=2) as flow:
-        inputs = {table: flow.input(table, schema)[1] for table, schema in SCHEMAS.items()}
-        kept = flow.query(build(flow.table("t"), flow.table("u"))).keep("kept")
-        for time, step in enumerate(STEPS):
+        inputs = {table: flow.input(table, schema)[1] for table, schema in schemas.items()}
+        kept = flow.query(build(*(flow.table(table) for table in schemas))).keep("kept")
+        for time, step in enumerate(steps):
             for table, (inserted, removed) in step.items():
                 inputs[table].insert(inserted)
                 inputs[table].remove(removed)
@@ -140,9 +145,25 @@ def test_a_frame_equals_plain_spark(spark, name):
                     tables[table].remove(row)
             flow.advance_to(time + 1)
             plain = build(*(
-                spark.createDataFrame(tables[table], SCHEMAS[table]) for table in SCHEMAS
+                spark.createDataFrame(tables[table], schemas[table]) for table in schemas
             ))
-            assert rows(kept.at()) == rows(plain), (name, time)
+            assert rows(kept.at()) == rows(plain), time
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame_equals_plain_spark(spark, name):
+    compared(spark, FRAMES[name], SCHEMAS, STEPS)
+
+
+@pytest.mark.slow
+@given(build=random_frames.frames())
+def test_random_frames_equal_plain_spark(spark, build):
+    schema = SCHEMAS["t"]
+    steps = [{"t": step["t"], "u": tuple(
+        [(b, a, None if c is None else "x" if c < 2 else "y") for a, b, c in side]
+        for side in step["u"]
+    )} for step in STEPS[:2]]
+    compared(spark, build, {"t": schema, "u": schema}, steps)
 
 
 def _mapped(parts):
