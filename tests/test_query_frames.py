@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import date, datetime
+from decimal import Decimal
 
 import pytest
 import random_frames
@@ -118,6 +120,20 @@ FRAMES = {
     "lateral": lambda t, u: t.alias("t").lateralJoin(
         u.alias("u").where(F.col("u.a") == F.col("t.a").outer()).select(
             (F.col("u.b") + F.col("t.b").outer()).alias("z")), how="left"),
+    "names again": lambda t, u: t.select((t.a + 1).alias("a"), "b").filter(t.a > 1).drop("b"),
+    "order below": lambda t, u: t.select("a").orderBy(t.b.desc(), "s", "a").limit(2),
+    "of a frame": lambda t, u: t.join(t.filter(t.a > 1).select(t.a.alias("z")), t.a == F.col("z")),
+    "keys of both": lambda t, u: t.join(u, "a", "full").select("a", t.a.alias("x"), u.a.alias("y")),
+    "dots": lambda t, u: t.toDF("a.b", "c d", "s").select(
+        "`a.b`", F.col("`c d`") + 1).where("`a.b` > 1"),
+    "two limits": lambda t, u: t.orderBy("a", "b", "s").limit(4).where("b > 1").orderBy(
+        F.desc("b"), "a", "s").limit(2),
+    "literals": lambda t, u: t.select(
+        F.lit(-1) - F.lit(-2), t.a - -1, F.lit(None), F.lit(1.5).cast("float"), F.lit(True),
+        F.lit(date(1969, 1, 2)), F.lit(datetime(2024, 1, 2, 3, 4, 5)), F.lit(Decimal("1.50")),
+    ),
+    "brackets": lambda t, u: t.where(F.expr("a = 1 OR b = 1") & F.expr("a = 3 OR b > 1")).select(
+        F.expr("a + 1") * 2, -F.expr("a + b"), F.expr("a + b").cast("string"), F.struct("*")),
     "hint": lambda t, u: t.hint("broadcast").repartition(3).orderBy("a").join(u, "a"),
     "dates": lambda t, u: t.select(
         F.date_add(F.lit("2024-01-01").cast("date"), t.a),

@@ -499,12 +499,9 @@ def literal_text(message: Any) -> str | None:
     if kind in ("float", "double"):
         return f"CAST('{value!r}' AS {kind.upper()})"
     if kind == "decimal":
-        precision = value.precision if value.HasField("precision") else None
-        scale = value.scale if value.HasField("scale") else 0
-        if precision is None:
-            digits = value.value.lstrip("-").replace(".", "")
-            scale = len(value.value.partition(".")[2])
-            precision = max(len(digits.lstrip("0")), scale, 1)
+        digits = value.value.lstrip("-").replace(".", "").lstrip("0")
+        scale = max(value.scale, len(value.value.partition(".")[2]))
+        precision = max(value.precision, len(digits), scale, 1)
         return f"CAST('{value.value}' AS DECIMAL({precision}, {scale}))"
     if kind == "string":
         return sql_text(value)
