@@ -38,7 +38,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "spark": frozenset(
         "bridge calls causes delta delta_changed_files delta_commits delta_files doctor "
         "expression_parts frames iceberg jobs jvm jvm_tables mentions normal_form one_row "
-        "parquet_footer parquet_plan replaced schema sent session settings stars "
+        "parquet_footer parquet_plan remote_plans replaced schema sent session settings stars "
         "stored_schema tables taken task_jobs user_functions values version window_calls "
         "window_text zone_use".split()
     ),
@@ -89,7 +89,8 @@ ROOMS: dict[str, frozenset[str]] = {
     "sinks": frozenset("delta delta_history folders foreach".split()),
     "data_source": frozenset("changes inbox_writer opened options scan source stream".split()),
     "query": frozenset((
-        "clock costs dataflow form joins pairs plan_expressions plan_reader pruning recursion "
+        "clock costs dataflow form frame_columns frame_groups frame_reader frame_texts joins "
+        "pairs plan_expressions plan_reader pruning recursion "
         "refusals subqueries text_calls text_columns text_expressions text_groups text_names "
         "text_parser text_pivots text_reader text_tables text_values translation"
     ).split()),

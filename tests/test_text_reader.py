@@ -612,11 +612,3 @@ def test_random_queries_equal_plain_spark_or_are_refused(spark, data):
         spark, random_queries.TABLES, text, seed=data.draw(st.integers(0, 99)), batches=1, rows=10,
     )
     assert outcome.kind in ("equal", "refused"), (text, outcome)
-
-
-def test_flow_query_needs_a_classic_session(spark):
-    with Dataflow(spark) as flow:
-        t, _ = flow.input("t", SCHEMAS["t"])
-        if not hasattr(flow.table("t"), "_jdf"):
-            with pytest.raises(UnsupportedQueryError, match="flow.query .* classic session"):
-                flow.query(flow.table("t"))

@@ -274,12 +274,7 @@ class Dataflow(FrameDataflow):
             from pyspark_diff.query.text_reader import read_text
             from pyspark_diff.query.text_values import with_values
         except ModuleNotFoundError as error:
-            if error.name != "sqlglot":
-                raise
-            raise UnsupportedQueryError(
-                "flow.sql over Spark Connect reads the text of a query with sqlglot, which is not "
-                'installed. Install it: pip install "pyspark_diff[connect]"'
-            ) from error
+            raise _without_sqlglot(error, "flow.sql", "the text of a query") from error
         named = {f"{{{key}}}": item for key, item in values.items() if isinstance(item, DiffFrame)}
         # The reader folds names: a variable hides a table whose name differs in case alone.
         hidden = {name.lower() for name in variables or {}}
@@ -290,8 +285,7 @@ class Dataflow(FrameDataflow):
             with_values(query, args, values), schemas, self.spark, self._providers(),
             _clock_in(named),
         )
-        columns = tuple(zip(match.columns, numbered(match.names)))
-        return Read(match.relation, columns, match.tables, match.sources, match.notes), named
+        return _read_of(match), named
 
     def _analysed(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
@@ -370,8 +364,17 @@ class Dataflow(FrameDataflow):
 
     def _read(self, frame: DataFrame, clock: Clock | None = None) -> Read:
         if not is_classic_frame(frame):
-            raise _needs_classic()
+            return self._read_remote(frame)
         return read_plan(analysed_of(frame), frame.sparkSession, self._providers(), clock)
+
+    def _read_remote(self, frame: DataFrame) -> Read:
+        """A frame of Spark Connect, whose analysed plan is not visible."""
+        try:
+            from pyspark_diff.query.frame_reader import read_frame
+        except ModuleNotFoundError as error:
+            raise _without_sqlglot(error, "flow.query", "a frame") from error
+        schemas = {name: item.schema for name, item in self._tables().items()}
+        return _read_of(read_frame(frame, schemas, self.spark, self._providers()))
 
     def _providers(self) -> frozenset[str]:
         """The providers of tables that become sources: none if times are structs."""
@@ -404,11 +407,19 @@ class Dataflow(FrameDataflow):
         return wrapped.select(*[F.col(old).alias(new) for old, new in read.columns])
 
 
-def _needs_classic() -> UnsupportedQueryError:
+def _without_sqlglot(error: ModuleNotFoundError, method: str, what: str) -> Exception:
+    if error.name != "sqlglot":
+        return error
     return UnsupportedQueryError(
-        "flow.query needs a classic session, as Spark's analysed plan is not visible over Spark "
-        "Connect. Pass the text of the query to flow.sql, or write it with the methods of DiffFrame"
+        f"{method} over Spark Connect reads {what} with sqlglot, which is not "
+        'installed. Install it: pip install "pyspark_diff[connect]"'
     )
+
+
+def _read_of(read: Any) -> Read:
+    """The reading of a text, with a name of its own for each column."""
+    columns = tuple(zip(read.columns, numbered(read.names)))
+    return Read(read.relation, columns, read.tables, read.sources, read.notes)
 
 
 def _with_clock(

@@ -590,7 +590,7 @@ class TextExpressions(TextNames):
 
 def picked(query: Query) -> Relation:
     """The relation with the columns of the result alone."""
-    columns = [column for _, column in query.outputs]
+    columns = dict.fromkeys(column for _, column in query.outputs)
     if query.relation.columns == tuple(columns):
         return query.relation
     return Project(query.relation, tuple(Named(name, column_of(name)) for name in columns))

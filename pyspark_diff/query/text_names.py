@@ -217,6 +217,10 @@ class TextNames:
         self.recursions = 0
         self.sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
         self.tables = {self.folded(name): (name, struct) for name, struct in tables.items()}
+        #: Frames that the text reads as tables which never change.
+        self.constants: Mapping[str, DataFrame] = {}
+        #: Common table expressions that the text reads once, under their own columns.
+        self.once: frozenset[str] = frozenset()
         self.types: dict[str, T.DataType] = {}
         self.notes: list[str] = []
         self.refusals: list[Refusal] = []

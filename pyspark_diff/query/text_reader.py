@@ -110,50 +110,70 @@ def read_text(
     tree = parsed(text)
     if not isinstance(tree, (exp.Select, exp.SetOperation, exp.Subquery, exp.Values)):
         raise refusals.refused([Refusal(refusals.NO_QUERY, " ".join(text.split()[:2]))])
-    reader = _TextReader(text, tables, spark, providers, clock)
-    try:
-        reader.check_session()
-        query = reader.query(tree, None, {})
-        if reader.refusals:
-            raise Stop
-        schema = reader.whole_schema()
-    except Stop:
-        reader.check_names()
-        raise refusals.refused(sorted(
-            reader.refusals, key=lambda item: (item.line or 0, item.column or 0)
-        )) from None
-    except PySparkException as error:
-        raise SchemaError(f"Spark refuses the query: {error}") from error
-    columns = tuple(column for _, column in query.outputs)
-    ours = [_without_nulls(reader.types[column]) for column in columns]
-    theirs = [_without_nulls(item.dataType) for item in schema.fields]
-    names = [name for name, _ in query.outputs]
-    if ours != theirs or any(
-        name is not None and name != item.name for name, item in zip(names, schema.fields)
-    ):
-        raise refusals.refused([Refusal(refusals.EXPRESSION, "SELECT", detail=(
-            f"the reader understands the columns as {names} of {ours}, and Spark as "
-            f"{schema.simpleString()}. Remedy: write the query with the methods of DiffFrame"
-        ))])
-    if tree.args.get("order") and not (tree.args.get("limit") or tree.args.get("offset")):
-        reader.notes.append(
-            "ORDER BY: a collection has no order; sort the frame that at() returns"
-        )
-    return TextRead(
-        query.relation, columns, tuple(schema.names),
-        frozenset(table for table, _ in reader.read.values()) | reader.sources.keys(),
-        tuple(reader.sources.items()), tuple(reader.notes),
-    )
+    return TextReader(text, tables, spark, providers, clock).read_all(tree)
 
 
 def _without_nulls(kind: T.DataType) -> str:
-    """A type without the information whether parts of it may be NULL."""
+    """A type without metadata, and without the information whether parts of it may be NULL."""
     text: str = kind.json()
+    text = re.sub(r'"metadata":\{[^{}]*\}', "", text)
     return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false)', "", text)
 
 
-class _TextReader(TextTables):
+class TextReader(TextTables):
     """The clauses of a query."""
+
+    def read_all(
+        self, tree: exp.Expr, schema: T.StructType | None = None,
+        refused: Sequence[Refusal] = (),
+    ) -> TextRead:
+        """The relational form of a tree.
+
+        Parameters
+        ----------
+        tree : Expr
+        schema : StructType, optional
+            That of the frame whose text it is; then the text has no places to report.
+        refused : sequence of Refusal
+            Refused parts of the frame.
+        """
+        try:
+            self.check_session()
+            query = self.query(tree, None, {})
+            if self.refusals or refused:
+                raise Stop
+            result = self.whole_schema() if schema is None else schema
+        except Stop:
+            if schema is not None:
+                raise refusals.refused([*refused, *(
+                    replace(item, line=None, column=None) for item in self.refusals
+                )]) from None
+            self.check_names()
+            raise refusals.refused(sorted(
+                self.refusals, key=lambda item: (item.line or 0, item.column or 0)
+            )) from None
+        except PySparkException as error:
+            raise SchemaError(f"Spark refuses the query: {error}") from error
+        columns = tuple(column for _, column in query.outputs)
+        ours = [_without_nulls(self.types[column]) for column in columns]
+        theirs = [_without_nulls(item.dataType) for item in result.fields]
+        names = [name for name, _ in query.outputs]
+        if ours != theirs or schema is None and any(
+            name is not None and name != item.name for name, item in zip(names, result.fields)
+        ):
+            raise refusals.refused([Refusal(refusals.EXPRESSION, "SELECT", detail=(
+                f"the reader understands the columns as {names} of {ours}, and Spark as "
+                f"{result.simpleString()}. Remedy: write the query with the methods of DiffFrame"
+            ))])
+        if tree.args.get("order") and not (tree.args.get("limit") or tree.args.get("offset")):
+            self.notes.append(
+                "ORDER BY: a collection has no order; sort the frame that at() returns"
+            )
+        return TextRead(
+            query.relation, columns, tuple(result.names),
+            frozenset(table for table, _ in self.read.values()) | self.sources.keys(),
+            tuple(self.sources.items()), tuple(self.notes),
+        )
 
     def query(self, node: exp.Expr, outer: Scope | None, ctes: Tables) -> Query:
         if isinstance(node, exp.Values):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from sqlglot import exp
 
@@ -251,6 +252,8 @@ class TextTables(TextPivots):
             shared = ctes[name]
             if shared is None:
                 raise Stop
+            if name in self.once:
+                return shared
             renames = [(item, column, self.fresh(item)) for item, column in shared.outputs]
             for _, old, new in renames:
                 self.types[new] = self.types[old]
@@ -258,6 +261,8 @@ class TextTables(TextPivots):
                 shared.relation, tuple(Named(new, column_of(old)) for _, old, new in renames)
             )
             return Query(relation, tuple((item, new) for item, _, new in renames))
+        if plain and name in self.constants:
+            return self.constant_of(self.constants[name])
         if plain and name in self.tables:
             table, struct = self.tables[name]
             self.read[self.place(node.this)] = table, aliased
@@ -323,6 +328,10 @@ class TextTables(TextPivots):
         unstable = analysed_plan(frame).unstable
         if unstable:
             self.refuse(refusals.NON_DETERMINISTIC, ", ".join(unstable), node)
+        return self.constant_of(frame)
+
+    def constant_of(self, frame: DataFrame) -> Query:
+        """The rows of a frame that never changes."""
         outputs = tuple((name, self.fresh(name)) for name in frame.columns)
         for item, (_, column) in zip(frame.schema.fields, outputs):
             self.types[column] = item.dataType

@@ -48,7 +48,7 @@ def sent(frame: DataFrame) -> Sent:
     """The calls in a frame of Connect, without a request to the server."""
     plan: Any = frame
     functions, bare, random, texts, whole = set(), set(), set(), [], True
-    for message in _parts(plan._plan.to_proto(plan._session.client)):
+    for message in messages_in(plan._plan.plan(plan._session.client)):
         kind = message.DESCRIPTOR.name
         if kind in ("UnresolvedFunction", "CallFunction"):
             functions.add(message.function_name.lower())
@@ -62,7 +62,7 @@ def sent(frame: DataFrame) -> Sent:
     return Sent(frozenset(functions), frozenset(bare), frozenset(random), tuple(texts), whole)
 
 
-def _parts(message: Any) -> Iterator[Any]:
+def messages_in(message: Any) -> Iterator[Any]:
     """A message and all messages in it."""
     stack = [message]
     while stack:  # without recursion: plans may be deeper than Python's stack
