@@ -3,6 +3,11 @@
 An attribute has an id that is unique in the plan. The form calls it ``name_number``, by the order
 in which the reader meets the used attributes of the name. Catalyst writes the text of an
 expression, after the reader has renamed its attributes. Subqueries become columns.
+
+    expression(text(e)) = e
+
+Catalyst leaves parameters out of some texts, such as the options of ``to_csv``. So Spark reads a
+text back unless all its parts have exact texts. If it means another expression, it is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
@@ -29,7 +36,11 @@ from pyspark_diff.query.form import (
     prefix_of,
 )
 from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.spark.frames import sql_text as quoted_text
 from pyspark_diff.spark.jvm import (
+    analysed_of,
+    class_called,
+    frame_of_plan,
     items_of,
     kind_of,
     loaded_class,
@@ -45,6 +56,7 @@ _TRAITS = {
         "RuntimeReplaceable", "InheritAnalysisRules", "SubqueryExpression",
         "AggregateWindowFunction", "FrameLessOffsetWindowFunction",
         "aggregate.AggregateExpression", "CurrentTimestampLike", "LambdaFunction",
+        "HigherOrderFunction", "Generator",
     )
 }
 _RULES = (
@@ -55,10 +67,30 @@ _ROUNDS = 3
 #: The begin of the names of attributes that a query does not use; no column has it.
 _UNUSED = "unused_"
 _NUMBERS = re.compile(r"#\d+L?")
-#: Expressions of Catalyst that have no SQL text.
-_NO_SQL = frozenset({"StaticInvoke", "Invoke"})
+#: Expressions of Catalyst whose texts name all their parameters.
+_EXACT = frozenset({
+    "And", "AttributeReference", "Coalesce", "CaseWhen", "EqualNullSafe", "EqualTo", "GreaterThan",
+    "GreaterThanOrEqual", "If", "IsNotNull", "IsNull", "LessThan", "LessThanOrEqual", "Not", "Or",
+})
+#: The types that only the text of a cast names.
+_NESTED = frozenset({"array", "map", "struct"})
 #: The SQL text of expressions that Catalyst writes in words that it does not read.
-_WRITTEN = {"ExtractANSIIntervalDays": "extract(DAY FROM {})"}
+_WRITTEN = {
+    "ExtractANSIIntervalDays": "extract(DAY FROM {})",
+    "SecondWithFraction": "extract(SECOND FROM {})",
+}
+#: Functions that write the options of a format, and those that also have a schema.
+_OPTIONS = {
+    "StructsToCsv": "to_csv", "StructsToJson": "to_json", "StructsToXml": "to_xml",
+    "CsvToStructs": "from_csv", "JsonToStructs": "from_json", "XmlToStructs": "from_xml",
+}
+#: Other expressions whose text in Catalyst leaves a parameter out.
+_PARTIAL = frozenset({"ArraysZip", "Collate", "VariantGet"})
+#: Comparisons with constant patterns, which Catalyst does not count as arguments.
+_PATTERNS = {
+    "LikeAll": "LIKE ALL", "LikeAny": "LIKE ANY", "NotLikeAll": "NOT LIKE ALL",
+    "NotLikeAny": "NOT LIKE ANY",
+}
 #: Functions between a time and its microseconds, by the types of both.
 _MICROSECONDS = {
     ("timestamp", "long"): "unix_micros", ("long", "timestamp"): "timestamp_micros",
@@ -131,9 +163,7 @@ class PlanExpressions:
         self._common: dict[str, Any] = {}
         self._traits: dict[str, frozenset[str]] = {}
         self._classes = {name: loaded_class(path) for name, path in _TRAITS.items()}
-        self._rules = [
-            getattr(sql_class(f"{_CATALYST}{rule}$"), "MODULE$") for rule in _RULES
-        ]
+        self._rules = [_object(f"{_CATALYST}{rule}") for rule in _RULES]
 
     # Names, classes and refusals
 
@@ -198,14 +228,59 @@ class PlanExpressions:
         )
 
     def text(self, node: Any, parts: Parts, swaps: Swaps | None = None) -> str:
+        refused = len(self.refusals)
         renamed = self.renamed(node, parts, swaps)
         text = sql_text(renamed)
-        if text is None:
+        # A function of a window has no meaning without its window.
+        over = self.is_a(node, "AggregateWindowFunction")
+        over = over or self.is_a(node, "FrameLessOffsetWindowFunction")
+        if not over and (
+            text is None or len(self.refusals) == refused and not self.reads_back(renamed)
+        ):
             self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
             return "NULL"
+        text = str(text)
+        if kind_of(node) in ("Lag", "Lead") and node.ignoreNulls():
+            text += " IGNORE NULLS"
         for name, written in parts.lambdas.items():
             text = text.replace(name, written)
         return text
+
+    def reads_back(self, node: Any) -> bool:
+        """Whether the text of an expression means the expression.
+
+        Parameters
+        ----------
+        node : JavaObject
+            An expression over the names of the form.
+        """
+        if not topmost(node, lambda e: kind_of(e) not in _EXACT):
+            return True
+        if self.is_a(node, "Generator"):  # the text of one alone is another operator
+            return all(map(self.reads_back, items_of(node.children())))
+        columns = {item.name(): item for item in items_of(node.references().toSeq())}
+        relation = _object("catalyst.plans.logical.LocalRelation").fromExternalRows(
+            scala_sequence(columns.values()), scala_sequence([])
+        )
+        try:
+            frame = frame_of_plan(relation, self.spark).selectExpr(str(node.sql()))
+            read = items_of(analysed_of(frame).expressions())
+            first, second = (_bare_function(item) for item in (*read, _renewed(node, columns)))
+            if first.semanticEquals(second):
+                return True
+            # Constants such as a NaN have a text that is a cast, and Spark adds casts to sums.
+            first, second = (self.folded(item, relation) for item in (first, second))
+            return bool(first.semanticEquals(second))
+        except (AnalysisException, ParseException, Py4JError, ValueError):
+            return False
+
+    def folded(self, node: Any, relation: Any) -> Any:
+        """An expression over a relation, its constants evaluated, without casts to its own type."""
+        plan = sql_class("catalyst.plans.logical.Filter")(node, relation)
+        # A cast below a removed one is removed the next time.
+        for rule in ("ConstantFolding", *["SimplifyCasts"] * 3):
+            plan = _object(f"catalyst.optimizer.{rule}").apply(plan)
+        return plan.condition()
 
     def column(self, name: str, like: Any) -> Any:
         """A column of a name, with the type of an expression."""
@@ -269,8 +344,19 @@ class PlanExpressions:
         if kind in _WRITTEN:
             arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
             return self.written(_WRITTEN[kind].format(*arguments), node, parts)
-        if kind == "KnownNullable":
+        if kind in ("KnownNullable", "KnownNotContainsNull"):
             return self.renamed(node.child(), parts, swaps)
+        nested = kind == "Cast" and str(node.dataType().typeName()) in _NESTED
+        if nested and node.foldable() and not topmost(node, lambda e: kind_of(e) in _CLOCK):
+            # Such as the shares of percentile, which a column would hide.
+            literal = sql_class("catalyst.expressions.Literal")
+            return literal(node.eval(None), node.dataType())
+        if nested or kind in _OPTIONS or kind in _PATTERNS or kind in _PARTIAL:
+            return self.written(self.whole_text(kind, node, parts, swaps), node, parts)
+        if self.is_a(node, "HigherOrderFunction"):
+            # Its variables have no columns, so that Spark reads the text around it back alone.
+            arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
+            return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
         if kind == "PreciseTimestampConversion":
             # The start and the end of window(time, length).
             function = _MICROSECONDS.get((
@@ -317,24 +403,60 @@ class PlanExpressions:
 
     def replaced(self, node: Any, parts: Parts, swaps: Swaps | None) -> Any:
         """The replacement of an expression, or the expression if only it has SQL text."""
-        replacement = node.replacement()
-        if not _some(replacement, lambda e: kind_of(e) in _NO_SQL):
-            return self.renamed(replacement, parts, swaps)
-        if kind_of(node) == "StructsToJson" and node.options().isEmpty():
-            return self.written(f"to_json({self.text(node.child(), parts, swaps)})", node, parts)
+        refused = len(self.refusals)
+        tried = Parts(
+            set(parts.columns), set(parts.outers), list(parts.subqueries), dict(parts.lambdas)
+        )
+        replacement = self.renamed(node.replacement(), tried, swaps)
+        if len(self.refusals) > refused or self.reads_back(replacement):
+            vars(parts).update(vars(tried))
+            return replacement
         if not self.is_a(node, "InheritAnalysisRules"):
-            self.refuse(refusals.EXPRESSION, str(node.prettyName()), node)
-            return node
+            children = [self.renamed(bare(item), parts, swaps) for item in items_of(
+                node.children()
+            )]
+            return node.withNewChildren(scala_sequence(children))
         # Spark renews the ids of attributes in the replacement, and not in the parameters.
         known = {
             item.name(): item for item in topmost(
-                replacement, lambda e: kind_of(e) == "AttributeReference"
+                node.replacement(), lambda e: kind_of(e) == "AttributeReference"
             )
         }
         arguments = [
             self.text(_renewed(item, known), parts, swaps) for item in items_of(node.parameters())
         ]
         return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
+
+    def whole_text(self, kind: str, node: Any, parts: Parts, swaps: Swaps | None) -> str:
+        """The text of an expression with the parameters that Catalyst leaves out."""
+        if kind == "Collate":
+            return f"({self.text(node.child(), parts, swaps)} COLLATE {node.collation().sql()})"
+        arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
+        if kind in _OPTIONS:
+            if kind.endswith("ToStructs"):
+                arguments.append(quoted_text(str(node.schema().sql())))
+            options = items_of(node.options().toSeq())
+            if options:
+                texts = [quoted_text(str(value)) for pair in options for value in (
+                    pair.productElement(0), pair.productElement(1)
+                )]
+                arguments.append(f"map({', '.join(texts)})")
+            return f"{_OPTIONS[kind]}({', '.join(arguments)})"
+        if kind in _PATTERNS:
+            literal = sql_class("catalyst.expressions.Literal")
+            patterns = [
+                str(literal(item, node.child().dataType()).sql())
+                for item in items_of(node.patterns())
+            ]
+            return f"({arguments[0]} {_PATTERNS[kind]} ({', '.join(patterns)}))"
+        type_name = str(node.dataType().sql())
+        if kind == "VariantGet":
+            return f"{node.prettyName()}({', '.join(arguments)}, {quoted_text(type_name)})"
+        if kind == "ArraysZip":
+            # The fields have the names of the query.
+            return f"CAST(arrays_zip({', '.join(arguments)}) AS {type_name})"
+        tried = str(node.evalMode().toString()) == "TRY"
+        return f"{'TRY_' if tried else ''}CAST({arguments[0]} AS {type_name})"
 
     def written(self, text: str, node: Any, parts: Parts) -> Any:
         """A column whose name `text` replaces by a text at the end."""
@@ -456,6 +578,8 @@ def _aggregate_call(function: Any) -> AggregateCall | None:
     if kind == "Mode" and function.reverseOpt().isDefined():
         # The text of Catalyst has the other direction.
         return AggregateCall("mode", (), function.child(), not function.reverseOpt().get())
+    if kind == "HyperLogLogPlusPlus":  # the answer is exact, whatever the allowed error is
+        return AggregateCall("approx_count_distinct", (function.child(),))
     if kind == "PercentileCont":
         return AggregateCall(
             "percentile_cont", (function.right(),), function.left(), function.reverse()
@@ -465,6 +589,20 @@ def _aggregate_call(function: Any) -> AggregateCall | None:
             items_of(function.children())
         ))
     return None
+
+
+def _object(name: str, begin: str = "org.apache.spark.sql.") -> Any:
+    """An object of Scala."""
+    return getattr(class_called(f"{begin}{name}$"), "MODULE$")
+
+
+def _bare_function(node: Any) -> Any:
+    """An expression without an alias; a function, if it is an aggregate of all its rows."""
+    node = bare(node)
+    plain = kind_of(node) == "AggregateExpression" and not (
+        node.isDistinct() or node.filter().isDefined()
+    )
+    return node.aggregateFunction() if plain else node
 
 
 def bare(node: Any) -> Any:
