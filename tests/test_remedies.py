@@ -403,7 +403,7 @@ ELSEWHERE = {
     "the times of this store are structs": "test_data_source",
     ".option('allowNegative', True)": "test_data_source",
     "is not retained any more": "test_data_source",
-    "times from {} to {}: give it a longer interval": "test_sliding",
+    "times from {} to {}. Use a longer interval": "test_sliding",
     "where times are structs inputs go on together": "test_product_times",
     "that never changes: leave buckets": "test_durable",
     "open it with on_change=": "test_durable",
