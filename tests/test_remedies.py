@@ -404,7 +404,7 @@ ELSEWHERE = {
     ".option('allowNegative', True)": "test_data_source",
     "is not retained any more": "test_data_source",
     "times from {} to {}. Use a longer interval": "test_sliding",
-    "where times are structs inputs go on together": "test_product_times",
+    "Inputs with struct times advance together": "test_product_times",
     "that never changes: leave buckets": "test_durable",
     "open it with on_change=": "test_durable",
     "is at several times, {}, and records enter at one": "test_product_times",

@@ -261,7 +261,7 @@ class Sources:
             Gives the offsets of what the state has taken in.
         """
         session, before = self._feeds[name].session, dict(self.offsets)
-        content = session._held()
+        content = session._saved_content()
         try:
             yield
         except BaseException:
@@ -329,7 +329,7 @@ class Sources:
     def _read(self, name: str, feed: _Feed, now: int) -> int | None:
         before = self.offsets.get(name)
         sessions = [feed.session, *(() if feed.aside is None else (feed.aside[1],))]
-        contents = [one._held() for one in sessions]
+        contents = [one._saved_content() for one in sessions]
         try:
             reading = feed.source.read(self._spark, before)
             if reading is None:

@@ -22,7 +22,7 @@ from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.vacuum import Vacuumed
 
 
-class TellingMethods(SteppingMethods):
+class ReportingMethods(SteppingMethods):
     """Arrangements, iterations, and the commits of a store."""
 
     def arrangements(self) -> DataFrame:
