@@ -399,7 +399,7 @@ ELSEWHERE = {
     "names more than one column: {} (names are compared without case)": "test_handles: aliases",
     "divides by zero in some row": "test_computed",
     "a join condition is a column such as": "join refuses such a list before",
-    "rows alone cannot tell that": "test_data_source",
+    "cannot express that: read the stream as": "test_data_source",
     "the times of this store are structs": "test_data_source",
     ".option('allowNegative', True)": "test_data_source",
     "is not retained any more": "test_data_source",
