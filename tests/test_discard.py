@@ -199,7 +199,7 @@ def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, r
             with pytest.raises(error) as caught:
                 one.step(one.b, 5)
             what = "upsert " if keyed else ""
-            told = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; it was"
+            told = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; an"
             assert told in str(caught.value), caught.value
             assert "discard(waiting=True)" in str(caught.value)
             assert flow._state is state and files_of(flow) == files
