@@ -33,7 +33,7 @@ NAMES = ["id", "v", "n"]
 OTHERS = "columns of Delta table .* have changed: .*{}.*on_change='rebuild'"
 GAP = "{}.*on_gap='snapshot'"
 REPLACED = GAP.format("replaced by another table")
-COLUMNS = "not what this sink made them.*Bring them back"
+COLUMNS = "have changed since this sink created them.*Bring them back"
 OWNER = "was replaced by another one"
 WRITTEN = r"was written by others since this sink wrote to it, {} in version \d+.*RESTORE TABLE"
 BACK = "RESTORE TABLE {t} TO VERSION AS OF {b}"

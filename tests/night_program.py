@@ -307,12 +307,12 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
 
     def rewritten(at: Path) -> str | None:
         put("1.json", {"op": "c", "id": 7, "s": "x"}, at=at)
-        return "not what they were"
+        return "have changed since they were read"
 
     def truncated(at: Path) -> str | None:
         text = (at / "1.json").read_text()
         (at / "1.json").write_text(text.splitlines()[0])
-        return "not what they were"
+        return "have changed since they were read"
 
     def emptied(at: Path) -> str | None:
         (at / "1.json").write_text("")

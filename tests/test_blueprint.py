@@ -654,7 +654,8 @@ class Case:
             whole.step()
         for name in self.new._kept_names():
             ours, theirs = (
-                sorted(flow._kept(name).at().collect(), key=repr) for flow in (self.new, whole)
+                sorted(flow._kept_frame(name).at().collect(), key=repr)
+                for flow in (self.new, whole)
             )
             assert ours == theirs and ours, name
         nodes = set(self.new._state.graph.program.nodes)

@@ -280,7 +280,7 @@ def test_what_begins_anew_is_read_again(spark, tmp_path):
 
     with Dataflow.open(tmp_path / "store", first, spark=spark) as flow:
         flow.catch_up()
-    with pytest.warns(StaleWarning, match="'n' begins anew"):
+    with pytest.warns(StaleWarning, match="begin anew that depend on 'n'"):
         flow = Dataflow.open(tmp_path / "store", second, spark=spark, on_change="rebuild")
     with flow:
         flow.catch_up()
@@ -384,7 +384,8 @@ def codes(*functions):
 #: signal in, between the end of a `with` and the release of its lock.
 CATCHES_UP = codes(
     BaseDataflow._catch_up, BaseDataflow._advance, BaseDataflow._commit, BaseDataflow._give,
-    Sources.read, Sources._read, Sources._put, Sources.is_ahead, Sinks.due, Sinks.give, Sinks._give,
+    Sources.read, Sources._read, Sources._feed, Sources.is_ahead, Sinks.due, Sinks.give,
+    Sinks._give,
     Sinks.holds, Target.write,
 )
 

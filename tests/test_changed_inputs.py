@@ -246,14 +246,14 @@ def test_of_many_inputs_one_is_looked_at(spark, monkeypatch):
     with Dataflow(spark, runner="local") as flow:
         sessions, kept = flow_of(flow, 50)
         flow.advance_to(1)
-        given, seen = [], flow._inputs.given
+        given, seen = [], flow._inputs.flushed_since
 
         def counted(graph, state):
             found = seen(graph, state)
             given.append(found)
             return found
 
-        monkeypatch.setattr(flow._inputs, "given", counted)
+        monkeypatch.setattr(flow._inputs, "flushed_since", counted)
         for time in range(2, 5):
             asked.clear()
             given.clear()

@@ -113,7 +113,7 @@ def test_what_ends_a_process_of_python_is_not_tried_in_the_driver(spark):
         a, a_in = flow.input("a", "k int")
         kept = a.flat_map(partial(ending, os.getpid()), "k int").count().keep()
         a_in.insert([(k,) for k in range(7)])
-        with pytest.raises(StepError, match="7 updates or frames .which of them was not looked"):
+        with pytest.raises(StepError, match="7 updates or frames .no trial looked for"):
             flow.advance_to(1)
         a_in.discard(F.col("k") == 5)
         flow.advance_to(1)
@@ -199,7 +199,7 @@ def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, r
             with pytest.raises(error) as caught:
                 one.step(one.b, 5)
             what = "upsert " if keyed else ""
-            told = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; it was"
+            told = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; an"
             assert told in str(caught.value), caught.value
             assert "discard(waiting=True)" in str(caught.value)
             assert flow._state is state and files_of(flow) == files
@@ -261,7 +261,7 @@ def test_frames_that_wait_are_dropped_in_part(spark):
         a_in.advance_to(2)
         flow.step()
         a_in.insert(spark.range(3, 9).selectExpr("int(id % 7) k", "id v"))
-        with pytest.raises(FunctionError, match=r"input 'a' at time 0: \(0, 7\).*taken in earlier"):
+        with pytest.raises(FunctionError, match=r"'a' at time 0: \(0, 7\).*an earlier step took"):
             flow.advance_to(1)
         first, second = a_in.discard("k = 0", waiting=True)
         assert first.to_pylist() == [{"k": 0, "v": 7, "time": 0, "diff": 1}]

@@ -168,7 +168,7 @@ def test_a_changed_program_is_refused_in_words(spark, store):
     assert "kept collection 'revenue' is made anew" in message
     # It cannot be filled, so that only the remedy that works is named.
     assert "on_change='rebuild'" in message and "on_change='extend'" not in message
-    assert message.endswith("given again from the beginning: 'orders'")
+    assert message.endswith("again from the beginning: 'orders'")
     with opened(store, orders, spark) as flow:
         assert flow.history().count() == before + 1
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_filled_begins_anew_if_that_is_wanted(spark, store):
 
     with pytest.raises(ProgramChangedError, match="rebuild"):
         opened(store, other, spark, on_change="extend")
-    with pytest.warns(StaleWarning, match="'others' begins anew"):
+    with pytest.warns(StaleWarning, match="begin anew that depend on 'others'"):
         flow = opened(store, other, spark, on_change="rebuild")
     with flow:
         assert revenue(flow) == {"north": 10}

@@ -371,5 +371,5 @@ def test_what_is_written_twice_is_kept_twice(spark):
             if twice:
                 assert again.at().collect() == [("a", 2)]
                 continue
-            with pytest.raises(NotReadableError, match="is not kept.*a second time.*keep both"):
+            with pytest.raises(NotReadableError, match="is not kept.*second frame.*keep both"):
                 again.at()

@@ -69,7 +69,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "background blame catalog clock coercion dataflow discarding durable explanation "
         "feeding hold input_session inputs keyed_session opening outputs parts plot probe "
         "product_session report_page sink source staleness stepping stored struct_columns tables "
-        "telling times "
+        "reporting times "
         "whole_history".split()
     ),
     "frame": frozenset(

@@ -411,7 +411,7 @@ def test_times_behind_the_frontier_are_told(spark, updates):
     with Dataflow(spark) as flow:
         _, edges_in = flow.input("edges", "src long, dst long")
         edges_in.advance_to(3)
-        with pytest.raises(ValueError, match="an update at time 0 lies behind the frontier"):
+        with pytest.raises(ValueError, match="an update at time 0 is before the frontier"):
             edges_in.update(updates)
 
 

@@ -1,6 +1,6 @@
-"""Changes as rows: with time and diff, or as change data capture has them.
+"""Changes as rows: with time and diff, or in the form of change data capture.
 
-For updates ``U`` of a bucket, ``V`` that are taken off, and ``s < t``, `changes_in` gives::
+For updates ``U`` of a bucket, subtracted updates ``V``, and ``s < t``, `changes_in` yields::
 
     consolidate(u for u in U - V if s < time(u) <= t)
 """
@@ -31,36 +31,36 @@ def changes_in(
     ----------
     rows : Rows
     new, old : sequence of Updates
-        What there is, and what there was before, which is taken off it.
+        The present updates, and the earlier ones, which are subtracted.
     since, until : int
         Changes are at times after the first, up to and with the last.
     floor : int, optional
-        Earlier times become it, before that is asked.
+        Earlier times are advanced to it, before they are compared with ``since``.
     """
-    held = [updates for updates in (*new, *old) if len(updates)]
-    taken = {id(updates) for updates in old}
-    for keys in ranges(held, [], fitting(held, PIECE_ROWS)) if held else ():
+    batches = [updates for updates in (*new, *old) if len(updates)]
+    negated = {id(updates) for updates in old}
+    for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)) if batches else ():
         parts = []
-        for updates in held:
+        for updates in batches:
             part = within(updates, keys)
             times = part.times() if floor is None else np.maximum(part.times(), floor)
             wanted = (times > since) & (times <= until)
-            diffs = -part.diffs() if id(updates) in taken else part.diffs()
+            diffs = -part.diffs() if id(updates) in negated else part.diffs()
             if rows.shape != "changes":
-                times = np.zeros_like(times)  # what has changed on the whole
+                times = np.zeros_like(times)  # only the net change matters
             parts.append(part.at(times, diffs).placed(0).take(wanted))
-        found = consolidate(concat(parts)).updates
+        changes = consolidate(concat(parts)).updates
         if rows.shape == "changes":
-            moments = from_int64(pa.array(found.times()), rows.moment)
-            yield from rows.batches(found, (moments, pa.array(found.diffs())))
+            moments = from_int64(pa.array(changes.times()), rows.moment)
+            yield from rows.batches(changes, (moments, pa.array(changes.diffs())))
         elif rows.shape == "cdc":
-            yield from _as_cdc(rows, found)
+            yield from _as_cdc(rows, changes)
         else:
-            yield from _as_rows(rows, found)
+            yield from _as_rows(rows, changes)
 
 
 def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
-    """A row for each record that came or went; where a key lost one and got one, an update."""
+    """A row for each inserted or deleted record. If a key has one of each, both are an update."""
     if not len(changes):
         return
     diffs = changes.diffs()
@@ -73,7 +73,7 @@ def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
         pairs = pairs[(np.abs(diffs[pairs]) == 1) & (diffs[pairs] + diffs[pairs + 1] == 0)]
         for at in (pairs, pairs + 1):
             kinds[at] += 2
-        # An update begins with what there was before.
+        # The row before comes first in an update.
         order = np.arange(len(changes))
         turned = pairs[diffs[pairs] > 0]
         order[turned], order[turned + 1] = turned + 1, turned
@@ -81,20 +81,20 @@ def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
     names = pa.array(["insert", "delete", "update_postimage", "update_preimage"])
     for places in each_as_often(np.abs(diffs), BATCH_ROWS):
         version = pa.array(np.full(places.size, rows.commit))
-        beside = (names.take(pa.array(kinds[places])), version)
-        yield from rows.batches(changes.take(places), beside)
+        extra = (names.take(pa.array(kinds[places])), version)
+        yield from rows.batches(changes.take(places), extra)
 
 
 def _as_rows(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
-    """What came, as often as it did; nothing may have gone."""
+    """The inserted records with their multiplicity; a removed one is an error."""
     diffs = changes.diffs()
     if (diffs < 0).any():
         wrong = changes.take(np.flatnonzero(diffs < 0)[:5])
-        # Five of them, for the message.
+        # The message shows five records.
         shown = list(zip(*(column.to_pylist() for column in rows.layout.decode(wrong))))
         raise NotReadableError(
-            f"records were taken back, such as {shown}, and rows alone cannot tell that: read the "
-            "stream as .option('shape', 'changes'), or as 'cdc'"
+            f"records were taken back, such as {shown}, and shape 'rows' cannot express that: read "
+            "the stream as .option('shape', 'changes'), or as 'cdc'"
         )
     for places in each_as_often(diffs, BATCH_ROWS):
         yield from rows.batches(changes.take(places))

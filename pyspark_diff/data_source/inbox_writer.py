@@ -1,7 +1,7 @@
-"""Micro batches of a stream, put into an inbox of a store: each once, however often it is tried.
+"""Micro batches of a stream in an inbox of a store: each exactly once, with any number of attempts.
 
-Which query and which batch it is, a task is told by Spark; it stands in the checkpoint of the
-query, and is the same when a batch is done again.
+Spark passes the ids of the query and of the batch to a task. The query's checkpoint has both, so a
+repeated batch has the same ids.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pyspark_diff.trace.roots import objects_at
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-#: What Spark calls the query, and the number of the batch, in the properties of a job.
+#: The job properties with the ids of the query and of the batch.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-#: So many bytes of rows are one file.
+#: The size of rows from which a file is complete.
 FILE_BYTES = 1 << 27
 
 
@@ -48,7 +48,7 @@ class InboxWriter(DataSourceStreamArrowWriter):
         Options of the user.
     schema : StructType
     overwrite : bool
-        Whether each batch is meant to replace what is there, which is refused.
+        Whether each batch should replace all rows, which is refused.
     """
 
     def __init__(self, given: Mapping[str, str], schema: T.StructType, overwrite: bool):
@@ -60,7 +60,7 @@ class InboxWriter(DataSourceStreamArrowWriter):
                 "format 'diff' takes each batch of a stream as new rows, and output mode complete "
                 "gives all rows again: write in output mode append or update"
             )
-        schema_to_json(schema)  # a type that a store cannot hold is refused before anything runs
+        schema_to_json(schema)  # refuses a type that a store cannot record, before a job runs
         self._schema = schema
         self._attempt = secrets.token_hex(6)
         objects_at(self._path)
@@ -74,26 +74,26 @@ class InboxWriter(DataSourceStreamArrowWriter):
         )
         if context is None or not query or not batch:
             raise StorageError(
-                "Spark does not tell which query and which batch this is, so that it could not be "
-                "told from others: write it with foreachBatch"
+                "Spark does not report the query and the batch of this task, so a repeated batch "
+                "could not be recognised: write the stream with foreachBatch"
             )
         objects = objects_at(self._path)
         files: list[InboxFile] = []
-        held: list[RecordBatch] = []
+        buffer: list[RecordBatch] = []
 
         def flush() -> None:
-            if held:
+            if buffer:
                 part = context.partitionId() * 1000 + len(files)
                 files.append(put_file(
-                    objects, self._name, query, int(batch), self._attempt, part, held
+                    objects, self._name, query, int(batch), self._attempt, part, buffer
                 ))
-                held.clear()
+                buffer.clear()
 
         size = 0
         for rows in iterator:
             if not rows.num_rows:
                 continue
-            held.append(rows)
+            buffer.append(rows)
             size += rows.nbytes
             if size >= FILE_BYTES:
                 flush()
@@ -104,18 +104,20 @@ class InboxWriter(DataSourceStreamArrowWriter):
     def commit(
         self, messages: list[WriterCommitMessage | None], batchId: int  # noqa: N803
     ) -> None:
-        """Make a batch, unless it is there."""
-        found = [message for message in messages if isinstance(message, Written)]
-        files = [file for message in found for file in message.files]
+        """Create a batch, unless it exists."""
+        written = [message for message in messages if isinstance(message, Written)]
+        files = [file for message in written for file in message.files]
         if not files:
-            return  # there is nothing to be known of it
+            return  # an empty batch needs no record
         objects = objects_at(self._path)
-        if not put(objects, self._name, found[0].query, batchId, self._schema, files):
+        if not put(objects, self._name, written[0].query, batchId, self._schema, files):
             objects.delete([file.name for file in files])
 
     def abort(
         self, messages: list[WriterCommitMessage | None], batchId: int  # noqa: N803
     ) -> None:
-        """Leave what tasks have written: nobody reads it, and if the answer to `commit` was only
-        lost, the batch is there.
+        """Leave the files of tasks.
+
+        Without a batch no reader reads them. If only the answer to `commit` was lost, the batch
+        exists and needs them.
         """

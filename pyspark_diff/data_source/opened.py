@@ -1,9 +1,9 @@
-"""A kept collection at a commit, as it is planned how to read it, and what tasks are told of it.
+"""The plan of a read of a kept collection at a commit, and the values that tasks receive.
 
-    rows of a bucket  =  those that `Rows.decoded` makes of the updates in its `Held` parts
+    rows of a bucket  =  the rows that `Rows` decodes from the updates in the bucket's parts
 
 A plan names files by their certified names, and small batches by their places in commits, so that
-a task needs nothing but the store.
+a task needs only the store.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pyspark_diff.trace.read_holds import ReadHold, held
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.stored_traces import Place, StoredTraces, stored_traces
 
-#: Rows of one record batch.
+#: The greatest number of rows of a record batch.
 BATCH_ROWS = 1 << 16
-#: Options of what is read.
+#: The options of reads.
 READ = ("path", "name", "shape", "time", "commit", "since", "until", "start", "allowNegative",
         "holdSeconds")
-#: What rows look like.
+#: The shapes of rows.
 SHAPES = ("rows", "changes", "cdc")
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 
@@ -57,13 +57,13 @@ class Pin:
 
 
 class Collection:
-    """A kept collection at a commit that is held.
+    """A kept collection at a commit with a hold.
 
     Parameters
     ----------
     options : Options
     pin : Pin or int, optional
-        Which commit, and the hold on it if there is one; the latest one if not given.
+        The commit, and the hold on it if there is one; by default the latest commit.
     """
 
     def __init__(self, options: Options, pin: Pin | int | None = None):
@@ -71,7 +71,7 @@ class Collection:
         name = options.needed("name", "under which the collection was kept")
         self.objects: Objects = objects_at(path)
         self.commits = Commits(self.objects)
-        self.commit, self.hold = _held(self.objects, self.commits, pin, options.seconds())
+        self.commit, self.hold = _hold(self.objects, self.commits, pin, options.seconds())
         own = f"/held/{secrets.token_hex(8)}"
         self._decoder = stored_traces(
             self.objects, self.commits, self.commit, own, StoredTraces
@@ -82,13 +82,12 @@ class Collection:
             )
             self.places = dict(self._decoder.places)
         finally:
-            storage.remove_files(list(self._decoder.places))  # it was held in memory
+            storage.remove_files(list(self._decoder.places))  # frees their memory
         if self.kept.times is not None:
             self.hold.release()
             raise NotReadableError(
-                f"the times of this store are structs, {self.kept.times.simpleString()}: those of "
-                "one record lie in several buckets, and this source reads bucket by bucket; and of "
-                "several complete times none is the latest, for a stream to go on from. Read it "
+                f"the times of this store are structs, {self.kept.times.simpleString()}: a record "
+                "has times in several buckets, and this source reads bucket by bucket. Read it "
                 "with StateReader(path, spark=spark)[name]: .at(time), .changes(since, until)"
             )
         if len(set(map(str.lower, self.kept.columns))) < len(self.kept.columns):
@@ -99,15 +98,15 @@ class Collection:
 
     @property
     def program(self) -> bytes:
-        """What told of the program that made the commit."""
+        """The commit's description of its program."""
         return self._decoder.program
 
     def next_to_do(self) -> str:
-        """What brings a reader further, for messages."""
-        return f"That is how it was at commit {self.commit.number}"
+        """The sentence about the commit in messages."""
+        return f"This is the state at commit {self.commit.number}"
 
     def struct(self, shape: str) -> T.StructType:
-        """The columns of what is read, in a shape."""
+        """The columns of the rows in a shape."""
         fields = list(self.kept.struct.fields)
         arrangement = self.kept.arrangement
         if shape == "changes":
@@ -123,18 +122,18 @@ class Collection:
         names = [field.name.lower() for field in fields]
         if len(set(names)) < len(names):
             raise SchemaError(
-                f"a column is called as one of those that shape {shape!r} adds: "
+                f"a column has the name of a column that shape {shape!r} adds: "
                 f"{', '.join(field.name for field in fields)}. Rename it where it is kept"
             )
         if not fields:
             raise SchemaError(
-                "this collection has no columns, of which Spark's data sources read no rows; read "
-                "it with StateReader"
+                "this collection has no columns, and Spark's data sources read no rows without "
+                "columns; read it with StateReader"
             )
         return T.StructType(fields)
 
     def checked(self, schema: T.StructType, shape: str) -> None:
-        """Refuse a schema that is not that of what is read.
+        """Refuse a schema that differs from the collection's.
 
         Raises
         ------
@@ -147,12 +146,12 @@ class Collection:
             raise SchemaError(
                 f"the collection has the columns {wanted.simpleString()} at commit "
                 f"{self.commit.number}, and it is read as {schema.simpleString()}: leave the "
-                "schema out; a stream that began before they changed begins anew, with another "
+                "schema out. If the columns have changed, begin a stream anew with another "
                 "checkpoint"
             )
 
     def rows(self, shape: str) -> Rows:
-        """What tasks are told of rows."""
+        """The decoder of rows for tasks."""
         arrangement = self.kept.arrangement
         names = dict(zip(arrangement.schema.names, self.kept.columns))
         return Rows(
@@ -163,15 +162,16 @@ class Collection:
 
     def parts(self, batches: Sequence[Batch]) -> dict[int, list[Held]]:
         """The parts of each bucket that has any, oldest first."""
-        found: dict[int, list[Held]] = {}
+        by_bucket: dict[int, list[Held]] = {}
         for batch in batches:
             for bucket, files in batch.files.items():
                 for file in files:
-                    found.setdefault(bucket, []).append(self.places.get(file.path, file.path))
-        return found
+                    part = self.places.get(file.path, file.path)
+                    by_bucket.setdefault(bucket, []).append(part)
+        return by_bucket
 
 
-def _held(
+def _hold(
     objects: Objects, commits: Commits, pin: Pin | int | None, seconds: float
 ) -> tuple[Commit, ReadHold]:
     if isinstance(pin, Pin):
@@ -180,12 +180,12 @@ def _held(
             hold.renew()
             return commits.read(pin.commit), hold
         except NotReadableError:
-            pass  # it has expired, and the commit may still be there
+            pass  # the hold has expired, and the commit may still be readable
     return held(objects, commits, pin.commit if isinstance(pin, Pin) else pin, seconds)
 
 
 def planned(given: Mapping[str, str]) -> tuple[T.StructType, Pin]:
-    """The columns of what is read by some options, and the commit, which is held from now on."""
+    """The columns of a read by its options, and its commit, with a new hold."""
     options = Options(given, READ, "a read")
     shape = shape_of(options)
     collection = Collection(options, options.whole("commit"))
@@ -198,7 +198,7 @@ def planned(given: Mapping[str, str]) -> tuple[T.StructType, Pin]:
 
 
 def shape_of(options: Options) -> str:
-    """What rows look like: changes where an interval is given."""
+    """The shape of rows: by default changes if the options have an interval."""
     if options.get("shape") is None and (options.get("since") or options.get("until")):
         return "changes"
     return options.one_of("shape", *SHAPES)
@@ -206,23 +206,23 @@ def shape_of(options: Options) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """How a task makes rows of updates.
+    """Decodes updates to rows in a task.
 
     Parameters
     ----------
     root : str
-        Of the store.
+        The location of the store.
     layout : Layout
     stored : tuple of str
-        The columns as they lie in the layout, by the user's names.
+        The user's names of the columns, in the order of the layout.
     width : int
-        How many of them are the key.
+        The number of key columns, which are the first ones.
     struct : StructType
-        Of the rows.
+        The columns of the rows.
     shape : str
     commit : int
     moment : pyarrow.DataType
-        Of times.
+        The type of times.
     """
 
     root: str
@@ -239,10 +239,10 @@ class Rows:
         """The updates of parts, each consolidated."""
         with storage.opened_for_task():
             commits: Commits | None = None
-            found = []
+            batches = []
             for part in parts:
                 if isinstance(part, str):
-                    found.append(storage.open_updates(part))
+                    batches.append(storage.open_updates(part))
                     continue
                 commits = commits or Commits(objects_at(self.root))
                 data = commits.segment_bytes(
@@ -255,16 +255,16 @@ class Rows:
                         f"a small batch of commit {part.commit} of {self.root!r} has "
                         f"{len(updates)} rows and not {part.rows}"
                     )
-                found.append(updates)
-            yield found
+                batches.append(updates)
+            yield batches
 
     def batches(
-        self, updates: Updates, beside: Sequence[pa.Array] = ()
+        self, updates: Updates, extra: Sequence[pa.Array] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches of `BATCH_ROWS` rows: those of the records, and what is beside."""
+        """Record batches of `BATCH_ROWS` rows: the columns of the records, and extra columns."""
         schema = arrow_schema(self.struct)
         columns = dict(zip(self.stored, self.layout.decode(updates)))
-        arrays = [columns[name] for name in self.struct.names[:len(columns)]] + list(beside)
+        arrays = [columns[name] for name in self.struct.names[:len(columns)]] + list(extra)
         if arrays:
             table = filled(pa.table(arrays, names=self.struct.names), self.struct)
             arrays = [joined([column]) for column in table.columns]

@@ -2,11 +2,11 @@
 
 For the collection ``A`` at the commit, and a readable time ``t``::
 
-    rows at t                =  each record as often as  accumulate(A, t)  says
+    rows at t                =  each record with its multiplicity in  accumulate(A, t)
     changes since s until t  =  the updates of A at times after s, up to and with t
 
-Filters that name keys leave out buckets, and of the others all rows with other keys: what is left
-holds every row that they let pass, and Spark looks at each of these again.
+Filters that name keys skip buckets, and other keys in the remaining buckets. The read still returns
+every row that passes the filters, and Spark applies the filters to all returned rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.standing import each_as_often, standing
 from pyspark_diff.kernels.updates import Int64, Updates
 
-#: So many keys are looked for one by one.
+#: The greatest number of keys that a scan looks up.
 MOST_KEYS = 1 << 12
 
 
@@ -52,16 +52,16 @@ class Bucket(InputPartition):
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that filters name: by the bucket, their ``key64`` in order."""
+    """The keys in filters: the sorted ``key64`` of each bucket."""
 
     by_bucket: Mapping[int, Int64]
 
-    def of(self, bucket: int, updates: Updates) -> Updates:
-        """The updates of a bucket that may have one of them."""
+    def select(self, bucket: int, updates: Updates) -> Updates:
+        """The updates of a bucket whose key may be among the keys."""
         keys = self.by_bucket[bucket]
         first = np.searchsorted(updates.key64, keys, side="left")
         last = np.searchsorted(updates.key64, keys, side="right")
-        # `MOST_KEYS` at most, of all buckets together.
+        # All buckets together have at most `MOST_KEYS` keys.
         rows = [np.arange(a, b) for a, b in zip(first, last) if a < b]
         return updates.take(np.concatenate(rows)) if rows else updates.between(0, 0)
 
@@ -73,14 +73,14 @@ class Scan(DataSourceReader):
     ----------
     rows : Rows
     time : int or None
-        At which records stand; None for changes.
+        The time of the records; None for changes.
     since, until : int
-        Of changes.
+        The interval of changes.
     parts : mapping of int to tuple of Held
     buckets : int
     allow_negative : bool
     keys : Keys, optional
-        The only ones that are wanted.
+        The only keys to read.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Scan(DataSourceReader):
 
     @classmethod
     def planned(cls, given: Mapping[str, str], pin: Pin | None, schema: T.StructType) -> Scan:
-        """What is to be read, by the options of the user."""
+        """The scan for the user's options."""
         options = Options(given, [name for name in READ if name != "start"], "a read of a table")
         shape = shape_of(options)
         collection = Collection(options, pin or options.whole("commit"))
@@ -103,15 +103,15 @@ class Scan(DataSourceReader):
         time, since, until = None, -(2**63), 2**63 - 1
         for name in ("since", "until") if shape == "rows" else ("time", "allowNegative"):
             if options.get(name) is not None:
-                raise ValueError(f"option {name!r} has no meaning where the shape is {shape!r}")
-        told = collection.next_to_do
+                raise ValueError(f"option {name!r} has no meaning if the shape is {shape!r}")
+        hint = collection.next_to_do
         if shape == "rows":
-            until = time = arrangement.readable(options.time("time", kind), told)
+            until = time = arrangement.readable(options.time("time", kind), hint)
         else:
             if options.get("until") is not None or options.get("since") is not None:
-                until = arrangement.readable(options.time("until", kind), told)
+                until = arrangement.readable(options.time("until", kind), hint)
             if options.get("since") is not None:
-                since = arrangement.readable(options.time("since", kind), told)
+                since = arrangement.readable(options.time("since", kind), hint)
             if since > until:
                 raise TimeRegressionError(
                     f"changes since {kind.decode(since)!r} until {kind.decode(until)!r} run "
@@ -125,7 +125,7 @@ class Scan(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[object]], Iterable[object]]:  # type: ignore[override]
-        """Takes filters, and gives back those that Spark has to look at, which are all."""
+        """Takes filters, and returns the filters that Spark must apply again: all of them."""
         return _Pushing(self)
 
     def partitions(self) -> list[InputPartition]:
@@ -140,16 +140,16 @@ class Scan(DataSourceReader):
         """The rows of a bucket."""
         assert isinstance(partition, Bucket)
         if partition.number < 0:
-            return  # nothing is there
+            return  # the collection is empty
         with self._rows.opened(partition.parts) as batches:
             if self._keys is not None:
-                batches = [self._keys.of(partition.number, updates) for updates in batches]
+                batches = [self._keys.select(partition.number, updates) for updates in batches]
             if self._time is None:
                 yield from changes_in(self._rows, batches, [], self._since, self._until)
             else:
-                yield from self._standing(batches, self._time)
+                yield from self._snapshot(batches, self._time)
 
-    def _standing(self, batches: Sequence[Updates], time: int) -> Iterator[pa.RecordBatch]:
+    def _snapshot(self, batches: Sequence[Updates], time: int) -> Iterator[pa.RecordBatch]:
         for records in standing(batches, time):
             times = records.scalars()
             if not isinstance(times, np.ndarray):
@@ -168,11 +168,11 @@ class Scan(DataSourceReader):
         if self._allow_negative:
             return
         wrong = records.take(np.flatnonzero(records.diffs() < 0)[:5])
-        # Five of them, for the message.
+        # The message shows five records.
         rows = zip(*(column.to_pylist() for column in self._rows.layout.decode(wrong)))
         shown = "; ".join(f"{row!r}: {n}" for row, n in zip(rows, wrong.diffs().tolist()))
         raise NegativeMultiplicityError(
-            f"these records stand with a negative multiplicity: {shown}; more was removed than was "
+            f"these records have a negative multiplicity: {shown}; more was removed than was "
             "inserted. Correct the input, or give .option('allowNegative', True) to leave such "
             "records out"
         )
@@ -181,8 +181,9 @@ class Scan(DataSourceReader):
 class _Pushing:
     """Takes filters for a scan.
 
-    Spark refuses a reader that can take filters where that is switched off, and tells by this
-    attribute whether it can. Ours reads right without them.
+    If push-down is off, Spark refuses a reader with ``pushFilters`` of its own, and recognises one
+    by the function of the method. The attribute here is Spark's own function, because a scan is
+    right without filters.
     """
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))
@@ -196,18 +197,18 @@ class _Pushing:
 
 
 def keys_of(filters: Iterable[object], rows: Rows, buckets: int) -> Keys | None:
-    """The keys that all of some filters let pass, if they are few."""
+    """The keys that pass the filters, if the filters fix all key columns to few values."""
     names = rows.stored[:rows.width]
     values: dict[str, list[object]] = {}
-    for one in filters:
-        path: tuple[str, ...] = getattr(one, "attribute", ())
+    for condition in filters:
+        path: tuple[str, ...] = getattr(condition, "attribute", ())
         if len(path) != 1 or path[0] not in names:
             continue
-        if isinstance(one, (datasource.EqualTo, datasource.EqualNullSafe)):
-            values.setdefault(path[0], [one.value])
-        elif isinstance(one, datasource.In):
-            values.setdefault(path[0], list(one.value))
-        elif isinstance(one, datasource.IsNull):
+        if isinstance(condition, (datasource.EqualTo, datasource.EqualNullSafe)):
+            values.setdefault(path[0], [condition.value])
+        elif isinstance(condition, datasource.In):
+            values.setdefault(path[0], list(condition.value))
+        elif isinstance(condition, datasource.IsNull):
             values.setdefault(path[0], [None])
     if not names or len(values) < len(names) or prod(map(len, values.values())) > MOST_KEYS:
         return None
@@ -218,7 +219,7 @@ def keys_of(filters: Iterable[object], rows: Rows, buckets: int) -> Keys | None:
             pa.array([key[i] for key in combined], kind) for i, kind in enumerate(layout.types)
         ]
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None  # Spark looks at them itself
+        return None  # Spark applies the filters alone
     keys = layout.encode(columns, 0, 1)
-    of = layout.buckets(keys, buckets)
-    return Keys({int(b): np.unique(keys.key64[of == b]) for b in np.unique(of)})
+    numbers = layout.buckets(keys, buckets)
+    return Keys({int(b): np.unique(keys.key64[numbers == b]) for b in np.unique(numbers)})

@@ -1,5 +1,5 @@
-"""The data source ``diff``, as Spark finds it: quick to import, as Spark does so in every session
-that looks for any data source.
+"""The class of the data source ``diff``. The module is quick to import, because every session of
+Spark imports it when it looks for any data source.
 """
 
 from __future__ import annotations
@@ -20,51 +20,48 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """What a dataflow keeps in a store, as ``spark.read.format("diff")`` reads it.
+    """The data source of ``spark.read.format("diff")``: the collections and inboxes of a store.
 
-    Spark finds it by itself where the package is installed, but not where that was done to edit it
-    (``pip install -e``); over Spark Connect the server does, if it is installed there.
-    ``spark.dataSource.register(pyspark_diff.DefaultSource)`` tells a session of it, too.
+    Spark finds the class if the package is installed, except by ``pip install -e``. Over Spark
+    Connect the server needs the package. To register the class in a session, call
+    ``spark.dataSource.register(pyspark_diff.DefaultSource)``.
 
-    **A table**: ``spark.read.format("diff").option(...).load()`` is the collection at a time. Its
-    options: ``path`` of the store; ``name`` by which it was kept; ``time``, the latest complete one
-    if not given; ``commit``, the latest one if not given; ``allowNegative`` to leave records out
-    that stand with a negative multiplicity, which are refused otherwise. Equality and ``IN`` on all
-    columns of its key read only where these keys are, if
+    **A table**: ``spark.read.format("diff").option(...).load()`` is a collection at a time. Its
+    options are ``path`` of the store; ``name`` of the kept collection; ``time``, by default the
+    latest complete one; ``commit``, by default the latest one. A record with a negative
+    multiplicity is refused; ``allowNegative`` leaves such records out. Equality and ``IN`` on all
+    columns of the key skip the other keys' buckets, if
     ``spark.sql.python.filterPushdown.enabled`` is true (Spark 4.1 and later).
 
-    ``shape`` is ``rows``; or ``changes``, with columns for time and diff: what has changed after
-    ``since``, up to and with ``until``, or all that is kept; or ``cdc``, the same as rows with
-    ``_change_type`` (``insert``, ``delete``, ``update_preimage``, ``update_postimage``) and
-    ``_commit_version``, the number of the commit.
+    ``shape`` is ``rows``, ``changes`` or ``cdc``. Shape ``changes`` has columns for time and diff,
+    and the changes after ``since``, up to and with ``until``, or all kept updates. Shape ``cdc``
+    has the same changes as rows with ``_change_type`` and ``_commit_version``, the number of the
+    commit. Change types are ``insert``, ``delete``, ``update_preimage`` and ``update_postimage``.
 
-    **A stream**: ``spark.readStream.format("diff")``, with ``path``, ``name`` and ``shape``. Each
-    micro batch is what has changed from one commit to a later one, first of all the whole
-    collection; ``start`` is ``earliest``, ``latest`` or a commit. As ``rows`` it is for collections
-    that only grow, and fails at a record that is taken back. With the trigger ``availableNow`` of
-    Spark 4.1 a query whose last run failed gives the batch that failed, and only when it is started
-    once more what has come since.
+    **A stream**: ``spark.readStream.format("diff")``, with ``path``, ``name`` and ``shape``. The
+    first micro batch is the whole collection, each later one the changes from one commit to a later
+    one; ``start`` is ``earliest``, ``latest`` or a commit. Shape ``rows`` is for collections that
+    only grow, and fails at a retraction. With the trigger ``availableNow`` of Spark 4.1 a query
+    whose last run failed repeats the failed batch; the next run reads the changes since.
 
     **A sink**: ``frame.writeStream.format("diff")``, with ``path`` and ``name``, puts each micro
-    batch into the inbox of that name, once, however often it is tried.
+    batch into the inbox of that name exactly once, with any number of attempts.
 
-    A read holds its commit, so that it is not removed meanwhile, for ``holdSeconds``: an hour if
-    not given.
+    A read holds its commit for ``holdSeconds``, by default an hour, so that no vacuum removes it.
 
     Notes
     -----
-    The commit is chosen when the frame is made: it reads the same, however often it is evaluated.
-    Over Connect a frame is planned, and the latest commit chosen, at each evaluation; give a
-    ``commit`` where it has to be one.
+    The creation of a frame chooses the commit, so each evaluation reads the same rows. Over Connect
+    each evaluation plans the frame and chooses the latest commit; to fix it, give a ``commit``.
 
-    A frame cannot tell when nobody needs it any more. So its hold stands until it expires, an hour
-    after the frame was made or last evaluated, and its commit with all files of it takes space that
-    long: many frames over a store that commits often hold many commits. Give a shorter
-    ``holdSeconds`` where reads are short, and a longer one where a query runs longer than that.
+    A frame has no end that the library could detect. Its hold therefore expires an hour after the
+    frame was created or last evaluated. Until then its commit with all files takes space, so many
+    frames over a store with frequent commits hold many commits. Give a shorter ``holdSeconds`` for
+    short reads, and a longer one for a query that runs longer.
 
-    The vacuum that finds an expired hold removes it and warns that its reader has died or has not
-    renewed it. Of frames that is the usual end, and harmless: one that is evaluated later reads the
-    same commit if it is still there, and raises an error that says so if it is not.
+    A vacuum removes an expired hold and warns that its reader has died or has not renewed it. For
+    frames this is the usual end, and harmless. A later evaluation reads the same commit if it still
+    exists, and else raises an error with this reason.
     """
 
     def __init__(self, options: MutableMapping[str, str]):
@@ -77,26 +74,26 @@ class DefaultSource(DataSource):
         return "diff"
 
     def schema(self) -> StructType:
-        """The columns of what is read."""
+        """The columns of the rows."""
         from pyspark_diff.data_source.opened import planned
 
         struct, self._pin = planned(self.options)
         return struct
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads a collection as a table."""
+        """The reader of a collection as a table."""
         from pyspark_diff.data_source.scan import Scan
 
         return Scan.planned(self.options, self._pin, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """What reads the changes of a collection."""
+        """The reader of a collection's changes as a stream."""
         from pyspark_diff.data_source.stream import Stream
 
         return Stream(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """What puts micro batches into an inbox."""
+        """The writer of micro batches to an inbox."""
         from pyspark_diff.data_source.inbox_writer import InboxWriter
 
         return InboxWriter(self.options, schema, overwrite)

@@ -1,14 +1,14 @@
-"""A kept collection read as a stream: what has changed from one commit to a later one.
+"""A kept collection read as a stream: the changes from one commit to a later one.
 
 For commits ``m < n``, with frontiers ``u`` and ``v`` of the collection::
 
-    sum of the batches up to commit n  =  the collection as it stood when commit n was made
+    sum of the batches up to commit n  =  the collection at commit n
     the batch from m to n              =  its changes at times from u on, before v
 
-An offset tells the commit, the frontier, and which program made it. Where the arrangement at ``n``
-still tells times from ``u`` on apart, they are read from it, and ``m`` is not needed. Else the
-batch is what ``n`` has less what ``m`` had; files that both have are not read. Changes have the
-times that they happened at as far as these are known, and the earliest known time for those before.
+An offset has the commit, the frontier, and a hash of the program. If the arrangement at ``n`` still
+distinguishes times from ``u`` on, the batch is read from it without ``m``. Else the batch is the
+arrangement at ``n`` minus the one at ``m``, without the files that both have. Changes keep their
+exact times as far as ``n`` distinguishes them; earlier times are advanced to the first such time.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ try:
 except ImportError:  # Spark 4.1, where availableNow takes one batch
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """What later versions of Spark look for."""
+        """The base class that later versions of Spark have."""
 
 
-#: Before everything, and behind it.
+#: The bounds of encoded times.
 _FIRST, _LAST = -(2**63), 2**63 - 1
 _NOTHING = {"commit": -1, "upper": _FIRST, "program": "", "store": ""}
 
 
 @dataclass(frozen=True)
 class Interval(InputPartition):
-    """What there is of a bucket, and what there was before."""
+    """The parts of a bucket at the later and at the earlier commit."""
 
     rows: Rows
     new: tuple[Held, ...]
@@ -59,7 +59,7 @@ class Interval(InputPartition):
 
 
 class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the changes of a kept collection. It holds state: the commits that it may yet need.
+    """Reads the changes of a kept collection. It holds state: holds on the commits it may need.
 
     Parameters
     ----------
@@ -78,24 +78,24 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._start = self._started()
         self._holds: dict[int, ReadHold] = {}
-        #: What was last, when that was asked.
+        #: The last offset that `latestOffset` returned.
         self._last: dict[str, Any] | None = None
-        #: Where the stream ends, if it is to take what there is now, and no more.
+        #: The end of the stream with the trigger ``availableNow``.
         self._end: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new stream begins."""
+        """The offset at which a new stream begins."""
         if self._start == "earliest":
             return dict(_NOTHING)
         return self._offset(None if self._start == "latest" else int(self._start))
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """The last commit."""
+        """The offset of the last commit."""
         if self._end is not None:
             return self._end
         self._renew()
         last = self._last
-        # Spark asks many times a second: where nothing is new, nothing is written.
+        # Spark calls this many times a second, so a hold is written only for a new commit.
         if last is None or last["commit"] not in self._holds or (
             self._commits.latest().number != last["commit"]
         ):
@@ -103,11 +103,11 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on no later commit is read."""
+        """Fix the present commit as the end of the stream."""
         self._end = self._offset(None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What has changed in each bucket."""
+        """A partition with the changes of each bucket."""
         if start["commit"] == end["commit"]:
             return []
         new = self._collection(end["commit"])
@@ -133,18 +133,17 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except NotReadableError as error:
             raise NotReadableError(
                 f"the stream has read up to commit {start['commit']}, which is not retained any "
-                f"more, and commit {end['commit']} no longer tells what has changed since: {error}."
-                " Begin the stream anew, with another checkpoint: it gives the whole collection "
-                "first. To keep what a stream needs while it stands still, let the dataflow retain "
-                "more commits (retain=...), keep its history, or give the stream a longer "
-                ".option('holdSeconds', ...)"
+                f"more, and commit {end['commit']} no longer has the changes since: {error}. Begin "
+                "the stream anew with another checkpoint; its first batch is the whole collection. "
+                "To avoid this, let the dataflow retain more commits (retain=...), keep its "
+                "history, or give the stream a longer .option('holdSeconds', ...)"
             ) from error
         if upper < lower or old.struct(self._shape) != new.struct(self._shape):
             raise NotReadableError(
                 f"the collection was begun anew between commits {start['commit']} and "
                 f"{end['commit']}. Begin the stream anew, with another checkpoint"
             )
-        # At its since everything that was before has one time.
+        # At the arrangement's since all earlier times are equal.
         floor = max(lower, min(known, max(upper - 1, lower)))
         return _intervals(
             new, self._shape, batches, old, old.kept.arrangement.trace.batches,
@@ -155,20 +154,19 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The changes in a bucket."""
         assert isinstance(partition, Interval)
         rows = partition.rows
-        with rows.opened([*partition.new, *partition.old]) as found:
-            new, old = found[:len(partition.new)], found[len(partition.new):]
+        with rows.opened([*partition.new, *partition.old]) as batches:
+            new, old = batches[:len(partition.new)], batches[len(partition.new):]
             yield from changes_in(
                 rows, new, old, partition.since, partition.until, partition.floor
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All up to a commit has been processed."""
+        """Release the holds on commits before an offset that was processed."""
         for number in [number for number in self._holds if number < end["commit"]]:
             self._holds.pop(number).release()
 
     def stop(self) -> None:
-        """Nothing is let go: who goes on with this stream soon may need it, and later it expires.
-        """
+        """Release no hold: a restarted stream may need the commits soon, and holds expire."""
 
     def _started(self) -> str:
         start = (self._options.get("start") or "earliest").lower()
@@ -178,12 +176,12 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return start
 
-    @cached_property  # it does not go to tasks, as this reader does before it is asked
+    @cached_property  # Spark pickles the reader for tasks before this value exists
     def _commits(self) -> Commits:
         return Commits(objects_at(self._options.needed("path", "where the store is")))
 
     def _renew(self) -> None:
-        """Renew holds that have stood for half of their time; those that are gone are let go."""
+        """Renew holds after half of their duration, and forget expired ones."""
         for number, hold in list(self._holds.items()):
             if hold.until - time.time() < hold.seconds / 2:
                 try:
@@ -192,13 +190,13 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     del self._holds[number]
 
     def _collection(self, number: int | None) -> Collection:
-        found = Collection(self._options, number)
-        number = found.commit.number
+        collection = Collection(self._options, number)
+        number = collection.commit.number
         before = self._holds.get(number)
-        self._holds[number] = found.hold
+        self._holds[number] = collection.hold
         if before is not None:
             before.release()
-        return found
+        return collection
 
     def _offset(self, number: int | None) -> dict[str, Any]:
         return _offset_of(self._collection(number))
@@ -219,11 +217,11 @@ def _intervals(
     before: Sequence[Batch],
     times: tuple[int, int], floor: int | None,
 ) -> list[InputPartition]:
-    """A partition for each bucket that may have changes; files of both are left out."""
+    """A partition for each bucket that may have changes, without the files of both commits."""
     now = new.parts(batches)
     then: dict[int, list[Held]] = {} if old is None else old.parts(before)
     rows = new.rows(shape)
-    found: list[InputPartition] = []
+    partitions: list[InputPartition] = []
     for bucket in sorted(now.keys() | then.keys()):
         both = set(now.get(bucket, ())) & set(then.get(bucket, ()))
         new_parts, old_parts = (
@@ -231,5 +229,5 @@ def _intervals(
             for side in (now, then)
         )
         if new_parts or old_parts:
-            found.append(Interval(rows, new_parts, old_parts, times[0], times[1] - 1, floor))
-    return found
+            partitions.append(Interval(rows, new_parts, old_parts, times[0], times[1] - 1, floor))
+    return partitions

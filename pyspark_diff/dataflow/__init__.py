@@ -1,4 +1,4 @@
-"""Level 8, dataflows: what holds state between steps.
+"""Level 8, dataflows: the objects that keep state between steps.
 
 What lives here: `Dataflow`, the sessions that feed its inputs, probes, holds, its outputs and their
 catalogue. May import: levels 0 to 7. Acyclic.

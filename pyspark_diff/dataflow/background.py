@@ -18,12 +18,12 @@ from pyspark_diff.errors import StepCancelledError
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.spark.jobs import cancelling_nothing, inheriting_thread
 
-#: Seconds between two looks at whether a step is still wanted that waits for another one.
+#: Seconds between two checks whether a waiting step was cancelled.
 EVERY = 0.1
 
 
 class RunningStep:
-    """A step that runs in a thread of its own, made by `Dataflow.step_async`.
+    """A step that runs in a thread of its own; `Dataflow.step_async` returns it.
 
     Examples
     --------
@@ -45,10 +45,10 @@ class RunningStep:
         self, spark: SparkSession, step: Callable[[Stop], bool], outside: Callable[[str], None]
     ):
         self._stop = Stop()
-        #: Raises where a step of the dataflow calls what asks.
+        #: Raises if a function that a step of the same dataflow runs is the caller.
         self._outside = outside
         self._answer: Future[bool] = Future()
-        self._seen = False
+        self._reported = False
 
         def run() -> bool:
             self._stop.check()
@@ -68,35 +68,35 @@ class RunningStep:
         return f"RunningStep({how})"
 
     def done(self) -> bool:
-        """Whether it is over: committed, failed or cancelled. Nothing is raised here."""
+        """Whether the step has ended: committed, failed or cancelled. This method never raises."""
         return self._answer.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over.
+        """Wait until the step has ended.
 
-        Ctrl-C ends the wait, and not the step. Anywhere else PySpark itself takes Ctrl-C for the
-        end of all Spark jobs, and a step that has one fails.
+        Ctrl-C ends the wait, and not the step. At any other point PySpark cancels all Spark jobs
+        on Ctrl-C, and a step with a running job fails.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; for ever if not given.
+            Seconds; by default the wait has no limit.
 
         Returns
         -------
         bool
-            Whether there was anything to do.
+            Whether the step had anything to process.
 
         Raises
         ------
         TimeoutError
-            If it is not over by then. It goes on.
+            If the step still runs after the timeout. The step continues.
         StepCancelledError
-            If it was cancelled.
+            If the step was cancelled.
         StalledError
             If a function that a step of the same dataflow calls would wait for ever.
         StepError
-            And all else that `Dataflow.step` raises.
+            And every other error that `Dataflow.step` raises.
         """
         if not self.done():
             self._outside("wait")
@@ -104,44 +104,42 @@ class RunningStep:
             waiting = wait_for([self._answer], timeout).not_done
         if waiting:
             raise TimeoutError(f"the step is still running after {timeout} s; it goes on")
-        self._seen = True
+        self._reported = True
         return self._answer.result()
 
     def cancel(self) -> bool:
-        """End the step, unless it is too late for that, and wait for its end.
+        """End the step if it has not committed, and wait for its end.
 
-        What was given to the inputs stays there, and the next step takes it. A function of the user
-        that runs on the driver is not cut short: the step ends when it returns. If it is such a
-        function that calls this, nobody waits, and the step ends when that returns.
+        The updates in the inputs stay there, and the next step processes them. A user's function on
+        the driver is not interrupted: the step ends after the function returns. If such a function
+        calls this method, the method returns at once, and the step ends after the function.
 
         Returns
         -------
         bool
-            Whether the step has ended without any effect. False if it was committed before, or has
-            failed otherwise: `wait` tells.
+            Whether the step has ended without any effect. False if it committed before, or failed
+            with another error: `wait` reports which.
         """
         asked = self._stop.ask()
         here = threading.current_thread() is self._thread or self._stop.is_obeyed_here()
         if not asked or here:
             return asked
         wait_for([self._answer])
-        self._seen = self._seen or isinstance(self._answer.exception(), StepCancelledError)
+        self._reported = self._reported or isinstance(self._answer.exception(), StepCancelledError)
         return isinstance(self._answer.exception(), StepCancelledError)
 
     def _end(self) -> None:
-        """Wait until it is over, whatever its answer."""
         with cancelling_nothing():
             wait_for([self._answer])
 
     @property
-    def _unseen(self) -> BaseException | None:
-        """Why it failed, if nobody has been told."""
-        return self._answer.exception() if self._answer.done() and not self._seen else None
+    def _unreported(self) -> BaseException | None:
+        """The error, if no call has reported it."""
+        return self._answer.exception() if self._answer.done() and not self._reported else None
 
 
 class RunningSteps:
-    """The steps of a dataflow that are not over, or not looked at. It holds state: which they are.
-    """
+    """The steps of a dataflow that still run or whose error was not reported; holds state."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -150,34 +148,36 @@ class RunningSteps:
     def begin(
         self, spark: SparkSession, step: Callable[[Stop], bool], outside: Callable[[str], None]
     ) -> RunningStep:
-        """Run one more."""
+        """Start a further step."""
         with self._lock:
             running = RunningStep(spark, step, outside)
-            going = [r for r in self._running if not r.done()]
-            self._running = [*self._untold(), *going, running]
+            unfinished = [r for r in self._running if not r.done()]
+            self._running = [*self._last_failure(), *unfinished, running]
         return running
 
     def cancel(self) -> None:
-        """End all that is not over: none of them begins when another one ends."""
+        """Cancel all steps that have not ended."""
+        # All are asked first, so that the end of one step does not let the next one begin.
         for running in self._running:
             running._stop.ask()
         for running in self._running:
             running.cancel()
 
     def wait(self) -> None:
-        """Wait until all are over, whatever their answers."""
+        """Wait until all steps have ended; raises none of their errors."""
         for running in list(self._running):
             running._end()
 
     def close(self) -> None:
-        """Warn whoever closes the dataflow of the last failure, if nobody was told."""
-        for running in self._untold():
+        """Warn of the last failure if no call has reported it."""
+        for running in self._last_failure():
             warnings.warn(
                 "a step in the background has failed, and nobody has waited for it: "
-                f"{running._unseen}", RuntimeWarning, stacklevel=3,
+                f"{running._unreported}", RuntimeWarning, stacklevel=3,
             )
         self._running = []
 
-    def _untold(self) -> list[RunningStep]:
-        """The last that has failed, if nobody was told: an error holds on to what its step held."""
-        return [r for r in self._running if r._unseen is not None][-1:]
+    def _last_failure(self) -> list[RunningStep]:
+        """The last failed step without a report, if any."""
+        # Only the last: an error keeps the objects of its step alive.
+        return [r for r in self._running if r._unreported is not None][-1:]

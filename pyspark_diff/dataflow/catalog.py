@@ -1,4 +1,4 @@
-"""The arrangements of a dataflow, listed: what is kept, how much of it, and for whom."""
+"""The list of a dataflow's arrangements: rows, bytes, frontiers and readers of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_diff.times import Antichain
 
 
 class Entry(NamedTuple):
-    """One arrangement."""
+    """A row of the list: an arrangement."""
 
     name: str
     key: str
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 def iterations(report: Sequence[IterationReport]) -> pa.Table:
-    """The iterations of loops, a row each."""
+    """A table with a row for each iteration of a loop."""
     fields = [("loop", pa.string()), ("iteration", pa.list_(pa.int64())), ("changes", pa.int64()),
               ("seconds", pa.float64())]
     columns = zip(*report) if report else [()] * len(fields)
@@ -38,7 +38,7 @@ def iterations(report: Sequence[IterationReport]) -> pa.Table:
 
 
 def schema(time_type: TimeType, structs: T.StructType | None) -> T.StructType:
-    """Spark schema of the list; times that are structs are told as frontiers, lists of them."""
+    """Spark schema of the list. If times are structs, a frontier is a list of them."""
     kinds = {"rows": T.LongType(), "batches": T.IntegerType(), "bytes": T.LongType(),
              "readers": T.ArrayType(T.StringType(), False)}
     kind = time_type.kind if structs is None else T.ArrayType(structs, False)
@@ -50,8 +50,8 @@ def schema(time_type: TimeType, structs: T.StructType | None) -> T.StructType:
 
 
 def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
-    """All arrangements of a graph, in the order in which they are brought up to date."""
-    found = []
+    """All arrangements of a graph, in the order in which a step updates them."""
+    listed = []
     for node in graph.nodes:
         if not isinstance(node, Arranged) or not node.keeps:
             continue
@@ -59,7 +59,7 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
         if trace is None:
             continue
         lower, upper, since = (
-            _told(frontier, time_type)
+            _decoded(frontier, time_type)
             for frontier in (trace.lower, trace.upper, trace.since)
         )
         readers = [_name(graph, reader) for reader in graph.readers[node]]
@@ -67,15 +67,15 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
             readers.append(_name(graph, node))
         if node in graph.sinks:
             readers.append("at, to_df")
-        found.append(Entry(
+        listed.append(Entry(
             _name(graph, node), ", ".join(node.key), trace.rows, len(trace.batches), trace.size,
             lower, upper, since, readers,
         ))
-    return found
+    return listed
 
 
-def _told(frontier: Antichain, time_type: TimeType) -> Any:
-    """A frontier as users see it; None where it is complete."""
+def _decoded(frontier: Antichain, time_type: TimeType) -> Any:
+    """A frontier in the user's types; None if it is empty."""
     if frontier.is_empty:
         return None
     least = frontier.elements[0]
@@ -83,28 +83,28 @@ def _told(frontier: Antichain, time_type: TimeType) -> Any:
 
 
 def _name(graph: Graph, node: Node) -> str:
-    """Operator and number, and the inputs that it is made of."""
+    """Operator and number of a node, and the names of the inputs that it depends on."""
     inputs: dict[str, None] = {}
     stack: list[Node] = [node]
-    seen = set()
+    visited = set()
     while stack:
-        at = stack.pop()
-        if isinstance(at, Input):
-            inputs[at.name] = None
-        if at not in seen:
-            seen.add(at)
-            stack.extend(reversed(at.inputs))
+        upstream = stack.pop()
+        if isinstance(upstream, Input):
+            inputs[upstream.name] = None
+        if upstream not in visited:
+            visited.add(upstream)
+            stack.extend(reversed(upstream.inputs))
     return f"{graph.program.name(node)}({', '.join(inputs)})"
 
 
-def as_text(found: Sequence[Entry]) -> str:
-    """The list as a table to read."""
+def as_text(listed: Sequence[Entry]) -> str:
+    """The list as a printed table."""
     head = list(Entry._fields)
     lines = [
         [", ".join(map(str, v)) if isinstance(v, list) else "complete" if v is None else
          f"{v:,}" if isinstance(v, int) and name in ("rows", "bytes") else str(v)
          for name, v in zip(head, entry)]
-        for entry in found
+        for entry in listed
     ]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     right = {"rows", "batches", "bytes", "lower", "upper", "since"}

@@ -1,12 +1,11 @@
-"""The clock: an input that nobody feeds, as what it holds is the time itself.
+"""The clock: an input without a feed; its one record is the time itself.
 
-With ticks ``every`` so long, from the time on at which it begins::
+With an interval ``every`` between ticks, from the clock's first time on::
 
     clock at t  =  { the last tick that is not after t }
 
-It goes on with the frontiers of the other inputs, so that it never holds anything back, and gives
-the same however often it goes on. When they are complete it stays where it is: there is always a
-later time.
+The clock advances with the frontiers of the other inputs, so it delays no output. Its updates do
+not depend on the number of advances. When all other inputs are complete, the clock stops.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from pyspark_diff.runners.feed import UpdateRows
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain
 
-#: So many ticks are made at once; more are not meant.
+#: The greatest number of ticks of an advance; more are a mistake in a time or an interval.
 MOST_TICKS = 10_000_000
 
 
 class ClockSession(BaseSession):
-    """Makes the ticks of a clock. It holds state: how far it is.
+    """Feeds a clock with its ticks. It holds state: its frontier.
 
     Parameters
     ----------
     node : Clock
     every : int
-        The interval between ticks, as times are encoded.
+        The interval between ticks, in the encoding of times.
     spark, time, diff, start, discard
-        As of other sessions.
+        See `BaseSession`.
     """
 
     def __init__(
@@ -45,11 +44,11 @@ class ClockSession(BaseSession):
     ):
         super().__init__(node, spark, time, diff, start, discard)
         self._every = node.every
-        #: Whether the first record is there.
+        #: Whether the first record has entered.
         self._begun = False
 
     def _go_on_after(self, begun: bool) -> None:
-        """Told when it goes on with a state: whether that has any tick."""
+        """Continue from a state, which has a tick or none."""
         self._begun = begun
 
     def _hand_over(self, to: Antichain | None = None) -> None:
@@ -65,25 +64,25 @@ class ClockSession(BaseSession):
 
     def _ticks(self, begin: int, end: int) -> tuple[UpdateRows, int] | None:
         """The updates at times of an interval, and the last time among them."""
-        every = self._every
-        first = -(-begin // every)
-        count = -(-end // every) - first
+        length = self._every
+        first = -(-begin // length)
+        count = -(-end // length) - first
         if count > MOST_TICKS:
             decode = self._node.time_type.decode
             raise InvalidTimeError(
                 f"the clock {self.name!r} would tick {count} times from {decode(begin)!r} to "
-                f"{decode(end)!r}: give it a longer interval, or let it begin later: "
+                f"{decode(end)!r}. Use a longer interval or a later start: "
                 "flow.clock(every, start=...)"
             )
-        ticks = np.arange(first, first + count) * every
+        ticks = np.arange(first, first + count) * length
         came, went = ticks, ticks
         if not self._begun and (not count or ticks[0] > begin):
-            came = np.append(begin, ticks)  # the last tick of before is there when it begins
+            came = np.append(begin, ticks)  # the first record is the last tick before the start
         elif not self._begun:
             went = ticks[1:]
         if not came.size:
             return None
-        shown = np.concatenate([came // every, went // every - 1]) * every
+        shown = np.concatenate([came // length, went // length - 1]) * length
         times = np.concatenate([came, went])
         diffs = np.repeat([1, -1], [came.size, went.size])
         kind = self._node.time_type.arrow

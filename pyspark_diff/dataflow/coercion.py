@@ -1,8 +1,7 @@
-"""What a user hands in, brought into the columns of an input: by name, and without loss.
+"""Coercion: a user's rows get the columns of an input, matched by name and without loss.
 
-For data ``D`` that is accepted, ``coerce(D)`` has the schema's names, types and order, and the
-values of ``D``; whatever would have to change a value is refused, with names and types in the
-message.
+For accepted data ``D``, ``coerce(D)`` has the schema's names, types and order, and the values of
+``D``. A conversion that would change a value is refused, with names and types in the message.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from pyspark_diff.spark.values import to_array
 
 
 class ArrowStream(Protocol):
-    """What has the Arrow C stream: a table of Polars, of DuckDB, and of others."""
+    """A table with the Arrow C stream, such as one of Polars or DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """A capsule with the stream."""
 
 
-#: What a user may hand in: a Spark, Arrow or pandas table, one of another library by the Arrow C
-#: stream, or rows (tuples, Rows or dicts).
+#: The data that an input accepts: a Spark, Arrow or pandas table, a table of another library by the
+#: Arrow C stream, or rows (tuples, Rows or dicts).
 Data: TypeAlias = (
     DataFrame | pa.Table | pa.RecordBatch | pa.RecordBatchReader | pd.DataFrame | ArrowStream
     | Iterable[Any]
@@ -38,10 +37,10 @@ Data: TypeAlias = (
 
 
 def arrow_table(data: object) -> pa.Table | None:
-    """A table of Arrow, or of another library by the Arrow C stream; None of what is none.
+    """A table of Arrow, or of another library by the Arrow C stream; None for other data.
 
-    Spark frames, whose rows are not here, are none; nor are pandas tables, which have types of
-    their own.
+    Spark frames return None because the driver does not have their rows, and pandas tables because
+    they have types of their own.
     """
     if isinstance(data, pa.Table):
         return data
@@ -74,40 +73,40 @@ def _coerced(
         # A frame over local rows needs no job to be read.
         if not data.isLocal():
             return frame
-        # Without columns Arrow would not tell how many rows there are, but a count does.
+        # A Spark frame without columns loses its number of rows in Arrow, so Spark counts them.
         if not struct.names:
-            return _of([], pa.schema([]), frame.count())
+            return _table([], pa.schema([]), frame.count())
         return _cast(read_frame(frame), struct, name)
     if isinstance(data, pd.DataFrame):
-        found = _matched(list(map(str, data.columns)), struct, name, spark)
+        columns = _matched(list(map(str, data.columns)), struct, name, spark)
         if not struct.names:
-            return _of([], pa.schema([]), len(data))
+            return _table([], pa.schema([]), len(data))
         try:
             # A copy: Arrow would share numbers with the frame, which its owner may change.
-            data = pa.Table.from_pandas(data.copy(), preserve_index=False).select(found)
+            data = pa.Table.from_pandas(data.copy(), preserve_index=False).select(columns)
         except pa.ArrowException as error:
             raise SchemaError(f"the rows for input {name!r} do not fit: {error}") from error
     table = arrow_table(data)
     if table is not None:
-        found = _matched(table.column_names, struct, name, spark)
-        return _cast(table.select(found), struct, name)
+        columns = _matched(table.column_names, struct, name, spark)
+        return _cast(table.select(columns), struct, name)
     return _rows_to_table(data, struct, name, spark)
 
 
 def _coerce_frame(
     frame: DataFrame, struct: T.StructType, name: str, spark: SparkSession, widen: Sequence[str]
 ) -> DataFrame:
-    found = _matched(frame.columns, struct, name, spark)
-    given = {field.name: field.dataType for field in frame.schema.fields}
+    sources = _matched(frame.columns, struct, name, spark)
+    types = {field.name: field.dataType for field in frame.schema.fields}
     wrong = []
     columns = []
-    for field, there in zip(struct.fields, found):
-        kind = given[there]
-        wanted = column(there)
+    for field, source in zip(struct.fields, sources):
+        kind = types[source]
+        wanted = column(source)
         if field.name in widen and isinstance(kind, (T.ByteType, T.ShortType, T.IntegerType)):
             columns.append(wanted.cast(field.dataType).alias(field.name))
             continue
-        columns.append(wanted if there == field.name else wanted.alias(field.name))
+        columns.append(wanted if source == field.name else wanted.alias(field.name))
         if without_nullability(kind) != without_nullability(field.dataType):
             wrong.append(
                 f"{field.name} is {kind.simpleString()}, expected {field.dataType.simpleString()}"
@@ -120,27 +119,27 @@ def _coerce_frame(
 def _matched(
     names: Sequence[str], struct: T.StructType, name: str, spark: SparkSession
 ) -> list[str]:
-    """The names that the columns of the schema have among those given."""
+    """The name in ``names`` of each column of the schema."""
     if len(names) == len(struct.names) and set(names) == set(struct.names):
         return list(struct.names)
-    found = [meant_by(n, names, spark) for n in struct.names]
-    known = {n for some in found for n in some}
-    missing = [n for n, some in zip(struct.names, found) if not some]
+    matches = [meant_by(n, names, spark) for n in struct.names]
+    known = {n for some in matches for n in some}
+    missing = [n for n, some in zip(struct.names, matches) if not some]
     extra = [n for n in names if n not in known]
-    twice = [n for n, some in zip(struct.names, found) if len(some) > 1]
+    twice = [n for n, some in zip(struct.names, matches) if len(some) > 1]
     if missing or extra or twice:
-        told = [f"missing {', '.join(missing)}"] if missing else []
-        told += [f"unknown {', '.join(extra)}"] if extra else []
-        told += [f"more than once {', '.join(twice)}"] if twice else []
+        faults = [f"missing {', '.join(missing)}"] if missing else []
+        faults += [f"unknown {', '.join(extra)}"] if extra else []
+        faults += [f"more than once {', '.join(twice)}"] if twice else []
         raise SchemaError(
-            f"the columns for input {name!r} do not fit: {'; '.join(told)}; given "
+            f"the columns for input {name!r} do not fit: {'; '.join(faults)}; given "
             f"({', '.join(names)}), expected ({', '.join(struct.names)})"
         )
-    return [n for (n,) in found]
+    return [n for (n,) in matches]
 
 
 def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
-    """A table in exactly the Arrow types of the schema; only lossless integer widening is done."""
+    """A table in exactly the Arrow types of the schema, without loss."""
     expected = Schema(struct).arrow()
     arrays = []
     for column_, field, declared in zip(table.columns, expected, struct.fields):
@@ -148,7 +147,7 @@ def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
             arrays.append(column_)
             continue
         try:
-            if not _alike(column_.type, field.type):
+            if not _is_lossless(column_.type, field.type):
                 raise pa.ArrowInvalid(f"it is {column_.type}")
             arrays.append(column_.cast(field.type))
         except pa.ArrowException as error:
@@ -156,33 +155,34 @@ def _cast(table: pa.Table, struct: T.StructType, name: str) -> pa.Table:
                 f"column {field.name!r} for input {name!r} does not fit: expected "
                 f"{declared.dataType.simpleString()}, but {error}"
             ) from error
-    return _of(arrays, expected, table.num_rows)
+    return _table(arrays, expected, table.num_rows)
 
 
-def _alike(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast can lose nothing that it would not report."""
-    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        ours, theirs = ([kind.field(i) for i in range(kind.num_fields)] for kind in (given, wanted))
+def _is_lossless(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Arrow reports every loss of a cast."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
+        ours, theirs = ([each.field(i) for i in range(each.num_fields)] for each in (kind, wanted))
         types = {field.name: field.type for field in ours}
         return (
             sorted(field.name for field in ours) == sorted(field.name for field in theirs)
-            and all(_alike(types[field.name], field.type) for field in theirs)
+            and all(_is_lossless(types[field.name], field.type) for field in theirs)
         )
-    if pa.types.is_map(given) and pa.types.is_map(wanted):
+    if pa.types.is_map(kind) and pa.types.is_map(wanted):
         return (
-            _alike(given.key_type, wanted.key_type) and _alike(given.item_type, wanted.item_type)
+            _is_lossless(kind.key_type, wanted.key_type)
+            and _is_lossless(kind.item_type, wanted.item_type)
         )
-    if _is_list(given) and _is_list(wanted):
-        return _alike(given.value_type, wanted.value_type)
+    if _is_list(kind) and _is_list(wanted):
+        return _is_lossless(kind.value_type, wanted.value_type)
     return (
-        given == wanted
-        or pa.types.is_null(given)
-        or (pa.types.is_integer(given) and pa.types.is_integer(wanted))
-        or (pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted)
-            and (given.tz is None) == (wanted.tz is None))
-        or (_is_text(given) and pa.types.is_string(wanted))
-        or (_is_bytes(given) and pa.types.is_binary(wanted))
-        or (pa.types.is_dictionary(given) and _alike(given.value_type, wanted))
+        kind == wanted
+        or pa.types.is_null(kind)
+        or (pa.types.is_integer(kind) and pa.types.is_integer(wanted))
+        or (pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted)
+            and (kind.tz is None) == (wanted.tz is None))
+        or (_is_text(kind) and pa.types.is_string(wanted))
+        or (_is_bytes(kind) and pa.types.is_binary(wanted))
+        or (pa.types.is_dictionary(kind) and _is_lossless(kind.value_type, wanted))
     )
 
 
@@ -213,18 +213,18 @@ def _rows_to_table(
     names = struct.names
     records = []
     known: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:  # rows that a user typed: few, and checked one by one for a good message
+    for row in rows:  # a user typed these few rows, so each is checked for a good message
         if isinstance(row, dict):
-            # What a dict does not tell is null, as where PySpark makes a frame of dicts.
+            # A column that a dict lacks is null, as in PySpark's createDataFrame.
             if not row.keys() <= frozenset(names):
                 if tuple(row) not in known:
                     known[tuple(row)] = _respelled(list(row), struct, name, spark)
-                row = {known[tuple(row)][given]: value for given, value in row.items()}
+                row = {known[tuple(row)][key]: value for key, value in row.items()}
             row = tuple(row.get(n) for n in names)
         elif isinstance(row, T.Row) and getattr(row, "__fields__", None):
             row = tuple(row[n] for n in _matched(row.__fields__, struct, name, spark))
         if not isinstance(row, (tuple, list)) or len(row) != len(names):
-            # One row, handed in as if it were a table of them.
+            # A single row in place of an iterable of rows.
             alone = isinstance(rows, tuple) and len(rows) == len(names)
             raise SchemaError(
                 f"{row!r} is not a row for input {name!r}, which has the columns "
@@ -243,22 +243,22 @@ def _rows_to_table(
                 f"a value for column {field.name!r} of input {name!r} is not a "
                 f"{declared.dataType.simpleString()}: {error}"
             ) from error
-    return _of(arrays, expected, len(records))
+    return _table(arrays, expected, len(records))
 
 
 def _respelled(
-    given: Sequence[str], struct: T.StructType, name: str, spark: SparkSession
+    keys: Sequence[str], struct: T.StructType, name: str, spark: SparkSession
 ) -> dict[str, str]:
-    """The columns of the schema that the keys of a dict are, which need not be all."""
-    meant = {one: meant_by(one, struct.names, spark) for one in given}
-    found = {one: columns[0] for one, columns in meant.items() if columns}
-    if len(set(found.values())) < len(given):
-        _matched(given, struct, name, spark)  # says what is wrong
-    return found
+    """The column of the schema for each key of a dict; a dict may lack columns."""
+    meant = {key: meant_by(key, struct.names, spark) for key in keys}
+    spelled = {key: columns[0] for key, columns in meant.items() if columns}
+    if len(set(spelled.values())) < len(keys):
+        _matched(keys, struct, name, spark)  # raises with the names at fault
+    return spelled
 
 
-def _of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Table:
-    """A table of so many rows, also where there is no column that would tell how many."""
+def _table(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Table:
+    """A table with a number of rows, even if it has no columns."""
     if not arrays:
         return pa.table({"none": pa.nulls(rows)}).select([])
     return pa.Table.from_arrays(arrays, schema=schema)

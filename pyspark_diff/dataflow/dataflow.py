@@ -1,8 +1,8 @@
 """Dataflows: a program over collections, its inputs, and the state that steps carry forward.
 
-The one law: for every operator, every time ``t``, and every way of cutting the same updates into
-steps, the output accumulated at ``t`` equals the batch operator applied to the input accumulated
-at ``t``.
+The law holds for every operator, every time ``t``, and every cut of the same updates into steps::
+
+    output accumulated at t  =  batch operator applied to the input accumulated at t
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_diff.dataflow.feeding import FeedingMethods
 from pyspark_diff.dataflow.hold import Hold
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.probe import Probe
-from pyspark_diff.dataflow.telling import TellingMethods
+from pyspark_diff.dataflow.reporting import ReportingMethods
 from pyspark_diff.dataflow.times import frontier_of
 from pyspark_diff.dataflow.whole_history import whole_history
 from pyspark_diff.engine.program import written
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("pyspark_diff")
 
 
-class BaseDataflow(FeedingMethods, TellingMethods):
+class BaseDataflow(FeedingMethods, ReportingMethods):
     """The inputs, outputs and state of a program of nodes; it holds state.
 
-    What users have is `pyspark_diff.Dataflow`, which gives frames for nodes and tells what the
-    parameters are.
+    The public class is `pyspark_diff.Dataflow`, which returns frames for nodes and documents the
+    parameters.
     """
 
     def close(self) -> None:
-        """Remove everything that the dataflow wrote, but for what is committed to a store. A second
-        call does nothing.
+        """Remove all files of the dataflow, except the commits of a store. A second call does
+        nothing.
 
-        It waits for steps in the background, and for one of another thread. Where an exception ends
-        a ``with`` block, those in the background are cancelled.
+        The call waits for steps in the background and for a step of another thread. If an exception
+        ends a ``with`` block, steps in the background are cancelled.
         """
         if not self._lock._is_owned():  # type: ignore[attr-defined]
             self._running.wait()
@@ -61,8 +61,8 @@ class BaseDataflow(FeedingMethods, TellingMethods):
         self._running.close()
 
     def _leave(self, store: Store) -> None:
-        """Note that consumers have been given what they were owed: whoever goes on gives it again
-        otherwise."""
+        """Commit that consumers have received all updates, so that the next process does not
+        deliver them again."""
         self._state = store.committed(self._state)
         if store.owes_nothing(self._state):
             try:
@@ -82,7 +82,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
             self.close()
 
     def _write(self, program: Callable[[Self], object]) -> None:
-        """Write a program down."""
+        """Run the function that builds the program."""
         self._writing = True
         try:
             program(self)
@@ -90,8 +90,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
             self._writing = False
 
     def _go_on(self, state: State, numbers: Mapping[str, int]) -> None:
-        """Go on with a state of this program from another process, and with the numbers that
-        inputs of changes have given."""
+        """Continue from a state of another process, with the next numbers of keyed inputs."""
         self._state = replace(state, frontiers=self._inputs.go_on(state, numbers))
         self._shown, self._growth = self._state, None
         self._sources.go_on(self._state.offsets, self._inputs.names().values())
@@ -109,7 +108,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
                 if runs is not None and runs in state.frontiers:
                     return state.frontiers[runs]
                 if growth is not None and node in growth.graph.lowered:
-                    return meet_all(begins[n] for n in fed)  # it has not run yet
+                    return meet_all(begins[n] for n in fed)  # no step has run it
             return meet_all(state.frontiers.get(n, begins[n]) for n in fed)
 
         return Probe(self.time_type, read, self.times)
@@ -121,31 +120,31 @@ class BaseDataflow(FeedingMethods, TellingMethods):
             return self._outputs.names()
 
     def _keeps(self, node: Node) -> bool:
-        """Whether a collection is kept, as far as the program is written."""
+        """Whether the program so far keeps a collection."""
         return node in self._outputs
 
-    def _kept(self, name: str) -> object:
+    def _kept_frame(self, name: str) -> object:
         """The frame of a collection that is kept under a name."""
         with self._lock:
             self._check_open()
             return self._outputs.named(name)
 
     def _check_fresh(self, node: Node) -> None:
-        """Say if there is news for a collection that it does not show."""
+        """Warn if a collection lacks updates that its inputs have."""
         with self._lock:
-            found = staleness.behind(self._inputs.upstream(node, self._state.graph), self._state)
-        if found:
-            staleness.warn(f"this is the latest complete state, but {found}")
+            reason = staleness.lag(self._inputs.upstream(node, self._state.graph), self._state)
+        if reason:
+            staleness.warn(f"this is the latest complete state, but {reason}")
 
     def _next_to_do(self, node: Node) -> str:
-        """What brings a collection further, as a sentence."""
+        """A sentence with the call that advances a collection."""
         if self._state.graph is not None and not self._outputs.has_run(node, self._state):
             return "It was added since the last step(): the next one fills it from what is kept"
-        found = staleness.behind(self._inputs.upstream(node, self._state.graph), self._state)
-        return f"But {found}" if found else "Advance its inputs, and step"
+        reason = staleness.lag(self._inputs.upstream(node, self._state.graph), self._state)
+        return f"But {reason}" if reason else "Advance its inputs, and step"
 
     def _remedy_of_negatives(self, node: Node) -> str:
-        """How to make up for records of a collection that were removed too often, in words."""
+        """The remedy for records of a collection with a negative multiplicity, in words."""
         sessions = self._inputs.upstream(node, self._state.graph)
         names = [repr(s.name) for s in sessions if not isinstance(s, KeyedSession)]
         if not names:
@@ -169,7 +168,7 @@ class BaseDataflow(FeedingMethods, TellingMethods):
 
     @interruptible()
     def _run_whole(self, node: Node) -> None:
-        """Run the whole history of inputs that are given as frames, and keep ``node``."""
+        """Run the whole history of inputs that are frames, and keep ``node``."""
         self._keep(node)
         growth = self._build()
         self._advance(growth, *whole_history(growth.graph, self.time_type))

@@ -1,13 +1,14 @@
-"""Discarding: updates that have entered are taken out of a state again, and handed back.
+"""Discarding: updates that have entered leave a state again, and are returned.
 
-For some inputs, and a condition (or none, which holds for all)::
+For some inputs, and a condition (without one, every update meets it)::
 
-    state of updates  =  state after  +  what is handed back
-    an update is handed back  ⟺  the condition holds for it, and
-                                 no step has processed it, or those that have can be taken back
+    updates of the state  =  updates of the state after  +  returned updates
 
-What holds for neither true nor false stays. Nothing changes here: a state is a value, and what
-steps have processed is taken back by the next one (`pyspark_diff.engine.rewind`).
+    an update is returned  ⟺  it meets the condition, and
+                              no step has processed it, or the step can be taken back
+
+An update for which the condition is null stays. A state is a value, so this module changes none:
+the next step takes back the processed updates (`pyspark_diff.engine.rewind`).
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.schema import DIFF, TIME, without_nullability
 from pyspark_diff.trace import storage
 
-#: A column that says which update one is, beside those that the user knows.
+#: The column that identifies an update, next to the user's columns.
 WHOLE = "__whole"
 
 
 def check_condition(where: object) -> None:
-    """Refuse what is no condition."""
+    """Refuse a value that is no condition."""
     if where is not None and not isinstance(where, (Column, str)):
         raise SchemaError(f"discard takes a condition as a Column or as SQL text, not {where!r}")
 
@@ -45,38 +46,38 @@ def check_condition(where: object) -> None:
 def without(
     state: State, sessions: Iterable[BaseSession], where: Column | str | None, waiting: bool
 ) -> tuple[State, dict[Node, Discarded]]:
-    """A state without what has entered some inputs, and that, as users have it.
+    """A state without the discarded updates of some inputs, and these in the user's form.
 
     Parameters
     ----------
     state : State
     sessions : iterable of BaseSession
     where : Column or str or None
-        Only updates that this holds for.
+        Discard only updates that meet this condition.
     waiting : bool
-        Also what steps have processed and can take back.
+        Also discard updates that steps have processed and can take back.
     """
-    left, taken, recent = dict(state.waiting), dict(state.taken), dict(state.recent)
+    left, counts, recent = dict(state.waiting), dict(state.taken), dict(state.recent)
     rewinds = state.rewinds
-    found: dict[Node, Discarded] = {}
+    discarded: dict[Node, Discarded] = {}
     for session in sessions:
         node = session._node
-        entered = session._entered(taken.get(node, 0))
+        entered = session._entered(counts.get(node, 0))
         rest, dropped = _split(session, (*left.get(node, ()), *entered), where)
         if waiting:
             recent[node], more = _split(session, recent.get(node, ()), where)
             rewinds |= {node} if more else frozenset()
             dropped = (*more, *dropped)
-        found[node] = _given(session, dropped)
-        left[node], taken[node] = rest, taken.get(node, 0) + len(entered)
-    after = replace(state, waiting=left, taken=taken, recent=recent, rewinds=rewinds)
-    return after, found
+        discarded[node] = _user_form(session, dropped)
+        left[node], counts[node] = rest, counts.get(node, 0) + len(entered)
+    after = replace(state, waiting=left, taken=counts, recent=recent, rewinds=rewinds)
+    return after, discarded
 
 
 def _split(
     session: BaseSession, arrivals: tuple[Arrival, ...], where: Column | str | None
 ) -> tuple[tuple[Arrival, ...], tuple[Arrival, ...]]:
-    """Arrivals without the updates for which a condition holds, and those updates."""
+    """Arrivals of the updates that do not meet a condition, and arrivals of the others."""
     if where is None:
         return (), arrivals
     spark, time_type, named = session._spark, session._node.time_type, session._named
@@ -85,22 +86,22 @@ def _split(
     left: list[Arrival] = []
     dropped: list[Arrival] = []
 
-    def put(held: list[Arrival], arrival: Arrival, **changes: Any) -> None:
+    def append(arrivals: list[Arrival], arrival: Arrival, **changes: Any) -> None:
         schema = arrival.source.schema
-        held.append(replace(arrival, source=UpdateRows(schema, **changes)))
+        arrivals.append(replace(arrival, source=UpdateRows(schema, **changes)))
 
     for arrival in arrivals:
         source = arrival.source
         if source.frame is not None:
             whole = SparkRunner(spark, time_type).frame(source)
             whole = whole.withColumn(WHOLE, F.struct(*map(column, whole.columns)))
-            # It is evaluated more than once: for what is dropped, and for what stays.
+            # Spark evaluates the condition twice: for the dropped updates, and for the others.
             check_deterministic(named(whole).where(holds))
-            for held, which in (dropped, holds), (left, ~holds):
+            for part, which in (dropped, holds), (left, ~holds):
                 frame = named(whole).where(which).select(f"{WHOLE}.*")
-                put(held, arrival, frame=frame)
+                append(part, arrival, frame=frame)
             continue
-        kept, before = [], 0
+        others, before = [], 0
         for table in _updates(session, arrival):
             if not table.num_rows:
                 continue
@@ -112,36 +113,36 @@ def _split(
             )
             job = named(frame).where(holds).select(WHOLE).toArrow
             chosen = np.isin(rows, run_job(spark, job)[WHOLE].to_numpy())
-            kept.append(table.filter(pa.array(~chosen)))
+            others.append(table.filter(pa.array(~chosen)))
             if chosen.any():
-                part = table.filter(pa.array(chosen))
-                put(dropped, arrival, table=part, rows=part.num_rows)
-        if kept and sum(table.num_rows for table in kept) == before:
-            left.append(arrival)  # it may be in files, and stays there
-        elif kept:
-            rest = pa.concat_tables(kept)
-            put(left, arrival, table=rest, rows=rest.num_rows)
+                matches = table.filter(pa.array(chosen))
+                append(dropped, arrival, table=matches, rows=matches.num_rows)
+        if others and sum(table.num_rows for table in others) == before:
+            left.append(arrival)  # unchanged, so that files stay files
+        elif others:
+            rest = pa.concat_tables(others)
+            append(left, arrival, table=rest, rows=rest.num_rows)
     return tuple(left), tuple(dropped)
 
 
-def _given(session: BaseSession, arrivals: Sequence[Arrival]) -> Discarded:
-    """The updates of arrivals as users have them."""
+def _user_form(session: BaseSession, arrivals: Sequence[Arrival]) -> Discarded:
+    """The updates of arrivals under the user's names."""
     node = session._node
     tables = [table for arrival in arrivals for table in _updates(session, arrival)]
     names = [*node.schema.names, *session._names]
-    given: Discarded = []
+    discarded: Discarded = []
     if tables:
-        given.append(pa.concat_tables(tables).combine_chunks().rename_columns(names))
+        discarded.append(pa.concat_tables(tables).combine_chunks().rename_columns(names))
     for arrival in arrivals:
         if arrival.source.frame is not None:
             frame = SparkRunner(session._spark, node.time_type).frame(arrival.source)
             frame = frame.select(*map(column, [*node.schema.names, TIME, DIFF]))
-            given.append(frame.toDF(*names))
-    return session._shown(given)
+            discarded.append(frame.toDF(*names))
+    return session._shown(discarded)
 
 
 def _updates(session: BaseSession, arrival: Arrival) -> list[pa.Table]:
-    """The updates of an arrival that no step has released, but those of a frame."""
+    """The updates of an arrival that no step has released; none for a frame."""
     source = arrival.source
     tables = [] if source.table is None else [source.table]
     tables += [storage.read_table(path) for path in source.paths]

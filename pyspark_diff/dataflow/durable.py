@@ -1,9 +1,9 @@
-"""State that outlives the application: each step that is done is a commit.
+"""Durable state: each step is a commit of a store.
 
     a step is done  ⟺  its commit exists
 
-Whether it exists is settled by the store alone, so a step that is cut short behind its commit is
-done, and is taken over by whatever comes next.
+The store alone decides whether a commit exists. A step that is interrupted after its commit is
+therefore done, and the next call adopts its state.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
 
 _logger = logging.getLogger("pyspark_diff")
 
-#: So many tokens are remembered.
+#: The number of tokens that a store remembers.
 MOST_TOKENS = 100
-#: The description of a program of which nothing has run.
+#: The description of a program that has not run.
 NOTHING = b"null"
 
 
 class Store:
-    """The commits of one dataflow, as its writer makes them. It holds state: the last of them.
+    """The writer of a dataflow's commits. It holds state: the last commit.
 
     Parameters
     ----------
@@ -44,15 +44,15 @@ class Store:
     commits : Commits
         Open for writing.
     commit : Commit
-        The last one.
+        The last commit.
     places : mapping of str to Place
-        Where the small batches lie that it holds, by their paths.
+        The places of the commit's small batches, by their paths.
     prints : mapping of Node to Fingerprint
-        Of nodes that have them already.
+        The known fingerprints of nodes.
     tokens : mapping of str to int
-        What the last steps were called, and their commits.
+        The commit of each token of the last steps.
     retain : int
-        So many commits stay readable.
+        The number of commits that stay readable.
     base : mapping of str to str
         The settings that fingerprints are compared with.
     """
@@ -65,31 +65,31 @@ class Store:
         self.commits, self.last = commits, commit
         self.files, self.retain = files, retain
         self._objects = objects
-        #: What the last steps were called, and their commits.
+        #: The commit of each token of the last steps.
         self.tokens = dict(tokens)
         self._places = dict(places)
-        #: What is being committed, and where its small batches are going to lie.
+        #: The state of a commit without a known outcome, its encoding, and its tokens.
         self._going: tuple[State, Encoded, dict[str, int]] | None = None
         self._done: State | None = None
         self._described: tuple[Graph, bytes] | None = None
         self._prints, self._base = dict(prints), base
-        #: Whether the last commit has something that consumers were to be given.
+        #: Whether the last commit has updates that consumers had not received.
         self._owes = False
-        #: The oldest commit that may have to go, if that was found out.
+        #: The oldest commit that a cleanup may remove, if known.
         self._oldest: int | None = None
 
     def commit(
         self, state: State, settings: Mapping[str, Any], names: Mapping[Node, str],
         token: str | None,
     ) -> State:
-        """Make a state last; returns it as it is then held.
+        """Commit a state; returns the state with the batches of the commit.
 
         Raises
         ------
         ConcurrentWriteError
-            If another application writes this store now. Nothing is committed then.
+            If another application writes this store now. Then this call commits nothing.
         UnknownOutcomeError
-            If it cannot be told whether it was committed; the next step finds out.
+            If the outcome of the commit is unknown; the next step determines it.
         """
         after = sealed(state, self.files.directory)
         number, tokens = self.commits.next_number, dict(self.tokens)
@@ -97,20 +97,22 @@ class Store:
             tokens.pop(token, None)
             tokens[token] = number
         tokens = dict(list(tokens.items())[-MOST_TOKENS:])
-        found = encoded(
+        encoding = encoded(
             after, self.files.name, number, self._places, self._program(after, names),
             {**settings, "tokens": tokens},
         )
-        self.files.make_lasting(name for name in found.files if name not in self.last.files)
-        self._going = after, found, tokens
-        self.commits.append(found.text, found.payload, found.files, found.uses, token)
+        self.files.make_lasting(name for name in encoding.files if name not in self.last.files)
+        self._going = after, encoding, tokens
+        self.commits.append(
+            encoding.text, encoding.payload, encoding.files, encoding.uses, token
+        )
         self._settle()
         return after
 
     def committed(self, state: State) -> State:
-        """The state of the last commit, where that is not yet the state that is held.
+        """The state of the last commit if it is newer than ``state``, else ``state``.
 
-        A step may be cut short behind its commit, so whoever is about to do something asks first.
+        A step may be interrupted after its commit, so each operation on the store calls this first.
         """
         if self._going is not None:
             self.commits.settle()
@@ -119,10 +121,10 @@ class Store:
         return state if done is None else done
 
     def _settle(self) -> None:
-        """Take over what was going to be committed, if it was."""
+        """Adopt the pending state if its commit exists."""
         last = self.commits.last
         assert last is not None  # it is open
-        # If it was not, another one has its number, with the state of before.
+        # If it does not exist, another commit has its number, with the state before.
         if self._going is not None and last.state == self._going[1].text:
             self._done, self._places = self._going[0], dict(self._going[1].places)
             self._owes = not self._done.handed_over
@@ -130,8 +132,8 @@ class Store:
         self.last, self._going = last, None
 
     def check_own(self, error: Exception) -> None:
-        """Tell whether a step has failed because another application has the store by now, which
-        may have removed what this one needs.
+        """Raise if another application has the store by now: it may have removed files that the
+        failed step needed.
 
         Raises
         ------
@@ -149,18 +151,17 @@ class Store:
             ) from error
 
     def owes_nothing(self, state: State) -> bool:
-        """Whether consumers and sinks have been given since what the last commit says they were
-        to be."""
+        """Whether consumers and sinks have received all updates that the last commit owes."""
         return self._owes and state.handed_over
 
     def tidy(self, keep: Sequence[str]) -> None:
-        """Let go of commits that are not retained, whenever there are twice as many.
+        """Remove commits beyond the retained number, once there are twice as many.
 
-        What keeps it from that is told the next time somebody asks for it: the step is done.
+        The step is done, so a failure is only logged; a call of `vacuum` raises it.
         """
         try:
             if self._oldest is None:
-                # Also those of applications that ended before it was their turn.
+                # Includes commits that earlier applications have left.
                 self._oldest = min(self.commits.numbers(), default=self.last.number)
             if self.last.number - self._oldest + 1 >= 2 * self.retain:
                 self.vacuum(keep, dry_run=False, older_than=0.0)
@@ -175,7 +176,7 @@ class Store:
     def vacuum(
         self, keep: Sequence[str], *, dry_run: bool, older_than: float
     ) -> Vacuumed:
-        """Let go of what no retained commit needs, but for some paths."""
+        """Remove files that no retained commit needs, except some paths."""
         return vacuum(
             self._objects, self.commits, self.retain, dry_run=dry_run, older_than=older_than,
             keep=list(map(self.files.name, keep)),
@@ -183,20 +184,20 @@ class Store:
 
     @property
     def identity(self) -> str:
-        """What no other store has."""
+        """The unique identity of the store."""
         return self.last.store
 
     @property
     def root(self) -> str:
-        """Where it is."""
+        """The location of the store."""
         return self._objects.root
 
     def verify(self) -> list[str]:
-        """What is wrong with the files of the last commit."""
+        """The damaged files of the last commit."""
         return verify(self._objects, self.last, full=True)
 
     def history(self) -> tuple[list[tuple[Any, ...]], str]:
-        """The commits that can be read, and the columns that tell of them."""
+        """The readable commits as rows, and the columns of the rows."""
         rows = []
         for number in self.commits.numbers():
             commit = self.commits.read(number)
@@ -216,7 +217,7 @@ class Store:
         return rows, columns
 
     def _program(self, state: State, names: Mapping[Node, str]) -> bytes:
-        """The description of what runs, with what users call nodes."""
+        """The description of the graph, with the user's names of nodes."""
         graph = state.graph
         if graph is None:
             return NOTHING
@@ -224,6 +225,6 @@ class Store:
             origins = (node for nodes in graph.origins.values() for node in nodes)
             program = written([*graph.lowered, *origins])
             self._prints = fingerprints(program, self._prints, rows=True, base=self._base)
-            told = blueprint(graph, self._prints, names)
-            self._described = graph, json.dumps(told, separators=(",", ":")).encode()
+            text = json.dumps(blueprint(graph, self._prints, names), separators=(",", ":"))
+            self._described = graph, text.encode()
         return self._described[1]

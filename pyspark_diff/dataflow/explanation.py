@@ -1,4 +1,4 @@
-"""What a dataflow says of itself when it is asked to explain: operators, reasons, and costs."""
+"""The explanation of a dataflow: its operators, reasons, and costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark_diff.reasons import Reason
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.skew import loads
 
-#: What a row of an explanation as a Spark frame has.
+#: The columns of an explanation as a Spark frame.
 SCHEMA = T.StructType([
     T.StructField("operator", T.StringType(), False),
     T.StructField("form", T.StringType(), False),
@@ -46,7 +46,7 @@ EXPENSIVE = 10
 _CUT = {"operator": 20, "arranged by": 12, "read by": 12, "reason": 10}
 
 
-#: What a row has of an explanation of skew.
+#: The columns of an explanation of skew.
 SKEW = T.StructType([
     T.StructField("operator", T.StringType(), False),
     T.StructField("arranged_by", T.ArrayType(T.StringType(), False), False),
@@ -64,22 +64,21 @@ SKEW = T.StructType([
 
 
 def skew_rows(
-    found: Iterable[tuple[Operator, Cost, Arrangement]], buckets: int
+    arranged: Iterable[tuple[Operator, Cost, Arrangement]], buckets: int
 ) -> list[tuple[Any, ...]]:
-    """An arrangement's bucket a row, as `SKEW` has it.
+    """A row of `SKEW` for each bucket of each arrangement.
 
     Parameters
     ----------
-    found : iterable of (Operator, Cost, Arrangement)
-        Operators that keep something, and what the last step did in each bucket: of who keeps it,
-        and of who reads it.
+    arranged : iterable of (Operator, Cost, Arrangement)
+        Arranged operators, each with its own and its readers' costs in the last step by bucket.
     buckets : int
     """
     rows: list[tuple[Any, ...]] = []
-    for operator, cost, arrangement in found:
-        every = loads(arrangement, buckets)
-        mean = sum(load.rows for load in every) / buckets
-        for load in every:
+    for operator, cost, arrangement in arranged:
+        bucket_loads = loads(arrangement, buckets)
+        mean = sum(load.rows for load in bucket_loads) / buckets
+        for load in bucket_loads:
             share = load.rows / mean if mean else 1.0
             work = cost.buckets.get(load.bucket, (None, None, None))
             rows.append((
@@ -90,7 +89,7 @@ def skew_rows(
 
 
 class Explanation:
-    """Each operator that runs: its maintenance, and its cost in the last step.
+    """The maintenance of each operator, and its cost in the last step.
 
     Print it, or leave it as the last line of a notebook's cell. The text starts with the ten
     operators that took the most time in the last step. Its table has at most 120 columns, and long
@@ -99,11 +98,11 @@ class Explanation:
     Attributes
     ----------
     operators : tuple of Operator
-        In the order in which they run.
+        The operators in execution order.
     step : int
         The number of the last step; 0 before the first.
     seconds : float
-        That it took.
+        The duration of the last step.
     fallbacks : Counter of Fallback
         The number of times that a fast path left its work to a slower one in the last step.
     """
@@ -120,47 +119,47 @@ class Explanation:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why changes may cost more than themselves, each reason once."""
-        return tuple(dict.fromkeys(r for one in self.operators for r in one.reasons))
+        """Why work can exceed the size of a change, each reason once."""
+        return tuple(dict.fromkeys(r for operator in self.operators for r in operator.reasons))
 
     def to_df(self) -> DataFrame:
-        """An operator a row, as a Spark frame.
+        """A Spark frame with a row for each operator.
 
-        The columns are ``operator``, ``form`` (source, linear, keyed, loop or sink), ``loops`` (it
-        is in, the outermost first), ``inputs``, ``columns``, ``arranged_by`` (null where nothing is
-        kept), ``readers`` (of that arrangement), ``kept_rows``, ``kept_bytes``, ``reasons``, and of
-        the last step ``rows_in``, ``touched`` (rows of older batches that were read), ``rows_out``,
-        ``seconds`` and where it ``ran``.
+        The columns are ``operator``, ``form`` (source, linear, keyed, loop or sink), enclosing
+        ``loops`` (the outermost first), ``inputs``, ``columns``, ``arranged_by`` (null without an
+        arrangement), ``readers`` (of the arrangement), ``kept_rows``, ``kept_bytes`` and
+        ``reasons``. The columns of the last step are ``rows_in``, ``touched`` (rows of older
+        batches that were read), ``rows_out``, ``seconds`` and ``ran`` (the place).
         """
-        names = {one.number: one.name for one in self.operators}
+        names = {op.number: op.name for op in self.operators}
         rows = [
-            (one.name, one.form, list(one.loops), [names.get(n, str(n)) for n in one.inputs],
-             list(one.columns), None if one.arranged_by is None else list(one.arranged_by),
-             list(one.readers), one.rows, one.bytes, [r.code for r in one.reasons],
-             one.cost.rows_in, one.cost.rows_read, one.cost.rows_out, one.cost.seconds,
-             one.cost.where)
-            for one in self.operators
+            (op.name, op.form, list(op.loops), [names.get(n, str(n)) for n in op.inputs],
+             list(op.columns), None if op.arranged_by is None else list(op.arranged_by),
+             list(op.readers), op.rows, op.bytes, [r.code for r in op.reasons],
+             op.cost.rows_in, op.cost.rows_read, op.cost.rows_out, op.cost.seconds,
+             op.cost.where)
+            for op in self.operators
         ]
         return (self._spark or SparkSession.active()).createDataFrame(rows, SCHEMA)
 
     def _cells(self) -> list[list[str]]:
-        found = []
-        for one in self.operators:
-            cost, kept = one.cost, one.arranged_by is not None
-            found.append([
-                f"{'  ' * len(one.loops)}{one.name}",
-                one.form,
-                "" if one.arranged_by is None else f"({', '.join(one.arranged_by)})",
-                ", ".join(one.readers),
-                one.codes,
-                f"{one.rows:,}" if kept else "",
+        lines = []
+        for op in self.operators:
+            cost, is_arranged = op.cost, op.arranged_by is not None
+            lines.append([
+                f"{'  ' * len(op.loops)}{op.name}",
+                op.form,
+                "" if op.arranged_by is None else f"({', '.join(op.arranged_by)})",
+                ", ".join(op.readers),
+                op.codes,
+                f"{op.rows:,}" if is_arranged else "",
                 f"{cost.rows_in:,}" if cost.where else "",
                 f"{cost.rows_read:,}" if cost.where else "",
                 f"{cost.rows_out:,}" if cost.where else "",
                 f"{cost.seconds * 1e3:,.1f}" if cost.where or cost.seconds else "",
                 cost.where,
             ])
-        return found
+        return lines
 
     def _last(self) -> str:
         if not self.step:
@@ -236,14 +235,14 @@ class Explanation:
             f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
             for cells in ([c.replace("  ", "\u2003") for c in line] for line in self._cells())
         )
-        told = "".join(
+        notes = "".join(
             f"<p><b>{r.code}</b>: {escape(r.text)}; {escape(r.advice)}</p>" for r in self.reasons
         )
-        told += "".join(
+        notes += "".join(
             f"<p>{number:,} fallbacks: {escape(str(kind))}</p>"
             for kind, number in self.fallbacks.most_common()
         )
-        return f"<table><caption>{self._last()}</caption><tr>{head}</tr>{rows}</table>{told}"
+        return f"<table><caption>{self._last()}</caption><tr>{head}</tr>{rows}</table>{notes}"
 
 
 def _cut(cell: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""How a dataflow grows: inputs, what they are filled from, what is kept, and where changes go."""
+"""The growth of a dataflow: inputs and their sources, kept collections, and sinks."""
 
 from __future__ import annotations
 
@@ -35,30 +35,31 @@ class FeedingMethods(SteppingMethods):
     ) -> bool:
         """Read the changes of the sources, process them as one epoch, and write changes to sinks.
 
-        The usual night of a job whose inputs have sources. The changes enter at the time that the
-        inputs have reached, or at their own times, and all inputs advance beyond them. With a store
-        it is one commit: the state, the offset of each source, and the changes for each sink.
+        A job whose inputs have sources calls this method each night. The changes enter at the time
+        that the inputs have reached, or at their own times, and all inputs advance beyond them.
+        With a store one commit has the state, the offset of each source, and the changes for each
+        sink.
 
         Parameters
         ----------
         on_iteration : callable, optional
         token : str, optional
-            Both as of `step`. Nothing is read for a token that the last steps had.
+            See `step`. If one of the last steps had the token, no source is read.
 
         Returns
         -------
         bool
-            Whether there was anything to do.
+            Whether there was anything to process.
 
         Raises
         ------
         SourceError
-            If a source cannot be read. What was read of others is processed by the next call.
+            If a source cannot be read. The next call processes the rows of the other sources.
         SinkError
-            If a sink fails. The next call begins with giving it the same.
+            If a sink fails. The next call first gives it the same changes again.
         StepError
-            As of `step`. What was read is kept. The next call tries again, and once more with what
-            it reads then, which may bring the correction.
+            See `step`. The rows that were read are kept. The next call tries again, and then once
+            more with the rows that it reads, which may include the correction.
 
         Examples
         --------
@@ -93,7 +94,7 @@ class FeedingMethods(SteppingMethods):
             self._give()
             return False
         self._check_token(token)
-        # What was read and came to no commit.
+        # Rows that an earlier call read without a commit.
         done, refused = False, None
         if self._sources.is_ahead(self._state.offsets):
             try:
@@ -101,7 +102,7 @@ class FeedingMethods(SteppingMethods):
             except DiffError as error:
                 if isinstance(error, UNRELATED):
                     raise
-                refused = error  # its correction may have come since
+                refused = error  # the sources may have a correction by now
         self._give()
         last = self._sources.read(self._inputs.latest(), self._state.offsets)
         if refused is not None and last is None:
@@ -125,8 +126,8 @@ class FeedingMethods(SteppingMethods):
             raise ValueError(f"late is 'refuse' or 'aside', not {late!r}")
         if late == "aside" and source.key:
             raise ValueError(
-                f"rows of {source!r} take the places of others and have no times of their own, so "
-                "none comes too late: leave late='aside' out"
+                f"rows of {source!r} replace others by key and have no times of their own, so none "
+                "comes too late: leave late='aside' out"
             )
         source, columns = self._sources.columns_of(name, source)
         with self._lock:
@@ -142,49 +143,49 @@ class FeedingMethods(SteppingMethods):
                 )
             if source.is_whole:
                 self._keep(node)
-                before = partial(self._there, node)
+                before = partial(self._kept_rows, node)
             self._sources.add(name, source, session, aside, before)
             return node
 
-    def _there(self, node: Node) -> DataFrame | None:
-        """The rows of a kept collection, for as long as the next step; None if it is empty."""
+    def _kept_rows(self, node: Node) -> DataFrame | None:
+        """The rows of a kept collection, readable until the next step; None if it is empty."""
         start = self._inputs.start()
-        found = self._outputs.arrangement(node, self._state, start, handed_out=False)
-        if not found.trace.rows:
+        arrangement = self._outputs.arrangement(node, self._state, start, handed_out=False)
+        if not arrangement.trace.rows:
             return None
-        upper = found.trace.upper.bound
+        upper = arrangement.trace.upper.bound
         at = 2**63 - 1 if upper is None else upper - 1
-        return found.snapshot(self.spark, at, allow_negative=False)
+        return arrangement.snapshot(self.spark, at, allow_negative=False)
 
     def _add_output(
         self, name: str, sink: Sink, node: Node, columns: Sequence[str], schema: T.StructType
     ) -> None:
-        """Give the changes of a collection to a sink."""
+        """Register a sink for the changes of a collection."""
         with self._lock:
             self._check_open()
-            self._given.check_name(name, sink)
+            self._consumers.check_name(name, sink)
             sink.check(schema, self.spark)
             self._keep(node)
-            self._given.add(name, sink, node, tuple(columns))
+            self._consumers.add(name, sink, node, tuple(columns))
 
     def _add_input(
         self, name: str, schema: str | T.StructType, start: Any, check: bool,
         fill: Callable[[InputSession], None] | None = None,
     ) -> tuple[Node, InputSession]:
-        """A new input, if what it is filled with fits; else there is none."""
+        """A new input. If ``fill`` raises, no input is added."""
         with self._lock:
             self._check_open()
             session = self._inputs.new(name, schema, start, self._state)
             if fill is not None:
                 fill(session)
-            found = checked(session._node) if check else session._node
+            node = checked(session._node) if check else session._node
             self._add_session(session)
-        return found, session
+        return node, session
 
     def _add_product_input(
         self, name: str, schema: str | T.StructType, start: Any
     ) -> ProductSession:
-        """A new input whose times are structs."""
+        """A new input with struct times."""
         with self._lock:
             self._check_open()
             product = self._inputs.new_of_structs(name, schema, start, self._state)
@@ -198,7 +199,7 @@ class FeedingMethods(SteppingMethods):
             self._check_open()
             session = self._inputs.new_clock(name, column, length, start, self._state)
             self._add_session(session)
-            self._keep(session._node)  # one record, for what is added later
+            self._keep(session._node)  # a single record, to fill operators that are added later
             return session._node
 
     def _add_keyed_input(
@@ -207,11 +208,11 @@ class FeedingMethods(SteppingMethods):
         with self._lock:
             self._check_open()
             session = self._inputs.new_keyed(name, schema, start, key, self._state)
-            found = upsert(session._node)
+            records = upsert(session._node)
             self._add_session(session)
-            # Its records are there in any case, for changes to be compared with.
-            self._grow(Output(found))
-        return found, session
+            # The upsert keeps its records anyway, to compare changes with.
+            self._grow(Output(records))
+        return records, session
 
     def _add_session(self, session: BaseSession) -> None:
         self._inputs.add(session)
@@ -225,13 +226,13 @@ class FeedingMethods(SteppingMethods):
             self._grow(node)
 
     def _grow(self, sink: Node) -> None:
-        """Add a sink. If the program has run and cannot grow by it, it stays what it was."""
+        """Add a sink. If a program that has run cannot grow by it, the program is unchanged."""
         if sink not in self._sinks:
             if self._strict:
                 refuse_scans(graph_of([sink]))
             sinks = {**self._sinks, sink: None}
             old = self._state
-            # What has not run may still change its form, so that is found when it runs.
+            # Operators that have not run may still change their form; the step builds them.
             self._growth = None if old.graph is None else grown(
                 [*sinks, *self._inputs.nodes()], old.graph, old
             )
@@ -241,8 +242,8 @@ class FeedingMethods(SteppingMethods):
         self, node: Node, name: str | None = None, frame: object = None,
         arranged: Arranged | None = None, columns: Sequence[str] = (),
     ) -> None:
-        """Keep a collection, by an arrangement if one is given, and under a name; users see its
-        columns by some names."""
+        """Keep a collection, optionally by a certain arrangement, under a name, and with the user's
+        names of its columns."""
         with self._lock:
             self._check_open()
             self._outputs.check_name(name, frame)

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.times import frontier_of, one_of, told
+from pyspark_diff.dataflow.times import frontier_of, single_time, frontier_text
 from pyspark_diff.errors import ClosedError, TimeRegressionError
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
 
 
 class Hold:
-    """Keeps the history of one collection. Made by `DiffFrame.hold`; it holds state, a frontier.
+    """Keeps the history of a collection. `DiffFrame.hold` returns it; it holds state, a frontier.
 
-    Use it as a context manager, or release it: history is kept as long as it stands.
+    Use it as a context manager, or release it: until then the dataflow keeps the history.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class Hold:
         self, time_type: TimeType, at: Antichain, times: T.StructType | None = None
     ):
         self._time_type, self._times = time_type, times
-        #: From which on history is kept; empty when released.
+        #: The frontier from which on history is kept; empty after `release`.
         self._frontier = at
 
     def time(self) -> Any:
@@ -48,36 +48,36 @@ class Hold:
         Raises
         ------
         InvalidTimeError
-            If times are structs, and it is kept from several on.
+            If times are structs and the hold has several.
         """
-        at = self._standing()
+        at = self._held_frontier()
         if self._times is not None:
-            return one_of(at)
+            return single_time(at)
         return self._time_type.decode(cast(int, at.bound))
 
     def advance_to(self, time: Any) -> None:
-        """Let go of what lies before a later time; where times are structs, of what is not beyond
-        one of a list.
+        """Release the history before a later time. If times are structs, a list of times is
+        accepted, and the history that is not beyond any of them is released.
 
         Raises
         ------
         TimeRegressionError
-            If it is earlier than the hold's time: that history may be gone.
+            If ``time`` is before the hold's time: compaction may have removed that history.
         """
         if self._times is not None:
             to = frontier_of(time, self._times)
         else:
             to = Antichain([self._time_type.encode(time)])
-        now = self._standing()
+        now = self._held_frontier()
         if not now.precedes(to):
             raise TimeRegressionError(
-                f"a hold at {told(now, self._time_type)} cannot go back to {time!r}: what lies "
-                "before may have been compacted away"
+                f"a hold at {frontier_text(now, self._time_type)} cannot go back to {time!r}: "
+                "earlier history may have been compacted away"
             )
         self._frontier = to
 
     def release(self) -> None:
-        """Let all history go, from the next step on. A second call does nothing."""
+        """Release all history; the next step may compact it. A second call does nothing."""
         self._frontier = Antichain()
 
     def __enter__(self) -> "Hold":
@@ -88,9 +88,9 @@ class Hold:
 
     def __repr__(self) -> str:
         at = self._frontier
-        return "Hold(released)" if at.is_empty else f"Hold({told(at, self._time_type)})"
+        return "Hold(released)" if at.is_empty else f"Hold({frontier_text(at, self._time_type)})"
 
-    def _standing(self) -> Antichain:
+    def _held_frontier(self) -> Antichain:
         if self._frontier.is_empty:
             raise ClosedError("this hold was released; take a new one with DiffFrame.hold")
         return self._frontier

@@ -45,32 +45,31 @@ if TYPE_CHECKING:
 Discarded: TypeAlias = list[pa.Table | DataFrame]
 
 
-#: Of an input, what a condition holds for, and also what earlier steps took in.
+#: Discards an input's updates that meet a condition; the flag includes those of earlier steps.
 Discard: TypeAlias = "Callable[[Input, Column | str | None, bool], Discarded]"
 
 
 class _Content(NamedTuple):
-    """All that a session holds. One assignment replaces it, so nothing is ever half done."""
+    """The state of a session. One assignment replaces it, so each change is atomic."""
 
-    #: Times that it still accepts; empty when closed.
+    #: Times that the session still accepts; empty after `close`.
     capability: Antichain
-    #: What was declared with the last flush.
+    #: The frontier that the last flush declared.
     frontier: Antichain
-    #: Since the last flush: what came by itself, and the many small tables of records that came
-    #: each with a time and a diff for all of them.
+    #: Arrivals since the last flush, and small tables of records, each with one time and one diff.
     waiting: list[Arrival]
     rows: list[tuple[pa.Table, int, int]]
-    #: What was flushed, and the number of the first of it; all are numbered as they come.
+    #: The flushed arrivals, and the number of the first; arrivals are numbered in their order.
     flushed: tuple[Arrival, ...] = ()
     first: int = 0
 
     def beyond(self, taken: int) -> tuple[Arrival, ...]:
-        """What was flushed beyond so many arrivals."""
+        """The flushed arrivals whose number is at least ``taken``."""
         return self.flushed[taken - self.first:]
 
 
 class _Span(NamedTuple):
-    """The times of some updates, and how many they are."""
+    """The first and last time of some updates, and their number."""
 
     first: int
     last: int
@@ -78,11 +77,10 @@ class _Span(NamedTuple):
 
 
 class BaseSession:
-    """What all that feeds an input has: a time, what waits for `flush`, and what was flushed.
+    """Base of all sessions: a time, updates that wait for `flush`, and flushed updates.
 
-    It holds state. Several threads may use it, also while another one steps, and so may functions
-    that a step calls: each call is done as a whole. What enters has the time that the session has
-    just then.
+    A session holds state. Several threads may use it, also during a step, and so may functions that
+    a step calls: each call is atomic. Updates enter at the session's time at that moment.
     """
 
     def __init__(
@@ -95,19 +93,18 @@ class BaseSession:
         self._names = (time, diff)
         begin = start if isinstance(start, Antichain) else Antichain([start])
         self._content = _Content(begin, begin, [], [])
-        #: Sessions of which a step may have to take in something, of all inputs of a dataflow.
+        #: The sessions of the dataflow with news for a step; all its inputs share the value.
         self._changed: dict[BaseSession, None] = {}
-        #: Shared by all inputs of a dataflow.
+        #: All inputs of a dataflow share this value.
         self._fallbacks = Fallbacks()
-        #: For the moment in which the content changes; what is handed in is converted before.
+        #: Guards the assignment of the content only; rows are converted before.
         self._lock = threading.Lock()
         self._flow_closed = False
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {self._told()})"
+        return f"{type(self).__name__}({self.name!r}, {self._describe_time()})"
 
-    def _told(self) -> str:
-        """The time of the session, in words."""
+    def _describe_time(self) -> str:
         at = self._content.capability.bound
         return "closed" if at is None else f"at {self._node.time_type.decode(at)!r}"
 
@@ -122,7 +119,7 @@ class BaseSession:
         return self._node.schema.struct
 
     def time(self) -> Any:
-        """The session's time: that of the next insertion."""
+        """The time at which the next inserted rows enter."""
         return self._node.time_type.decode(self._open())
 
     def advance_to(self, time: Any) -> None:
@@ -140,7 +137,7 @@ class BaseSession:
                 raise TimeRegressionError(
                     f"input {self.name!r} is at time {self.time()!r} and cannot go back to {time!r}"
                 )
-            self._hold(self._content._replace(capability=Antichain([to])))
+            self._replace_content(self._content._replace(capability=Antichain([to])))
 
     def flush(self) -> None:
         """Hand everything over to the dataflow. Its next step does that too."""
@@ -151,28 +148,28 @@ class BaseSession:
     def discard(
         self, where: Column | str | None = None, *, waiting: bool = False
     ) -> Discarded:
-        """Drop what has entered and no step has processed, flushed or not: for when a step fails on
-        it, and would fail for ever.
+        """Drop updates that no step has processed, flushed or not. Use it if a step fails on them
+        and would fail for ever.
 
-        The session keeps its time, and what it has declared with `flush`. So what is mended enters
-        at the session's time or later, as anything else.
+        The session keeps its time and the frontier that it declared with `flush`. Corrected rows
+        therefore enter at the session's time or later, like any rows.
 
         Parameters
         ----------
         where : Column or str, optional
-            Only updates that this holds for: a condition on the input's columns, time and diff, or
-            for an input with a key on time and change.
+            Drop only updates that meet this condition on the input's columns, time and diff; for
+            an input with a key, on its columns, time and change.
         waiting : bool
-            Also what earlier steps took in, at times that are not complete everywhere because
-            another input lags behind. From the next step on all collections are as if that had
-            never come, and consumers are shown the difference. What has waited for more than a
-            million updates cannot be dropped any more.
+            Also drop updates that earlier steps took in and that another, lagging input keeps from
+            being complete. From the next step on all collections are as if these updates had never
+            entered, and consumers receive the difference. If more than a million updates wait, none
+            of them can be dropped.
 
         Returns
         -------
         list of pyarrow.Table or DataFrame
-            What was dropped: the input's columns, time and diff. One table of all updates, if there
-            are any, then the Spark frames that were given.
+            The dropped updates: the input's columns, time and diff. One table has all updates that
+            were not Spark frames, if any; the dropped Spark frames follow.
 
         Examples
         --------
@@ -184,13 +181,13 @@ class BaseSession:
         ...     try:
         ...         _ = flow.advance_to(1)
         ...     except Exception as error:
-        ...         found = "(1, 0) with diff 1" in str(error)
+        ...         named = "(1, 0) with diff 1" in str(error)
         ...     dropped, = parts_in.discard()
         ...     parts_in.insert([row for row in dropped.drop_columns(["time", "diff"]).to_pylist()
         ...                      if row["number"]])
         ...     parts_in.close()
         ...     _ = flow.step()
-        ...     found, shares.at().collect()
+        ...     named, shares.at().collect()
         (True, [Row(share=3)])
         """
         return self._discard(self._node, where, waiting)
@@ -207,94 +204,97 @@ class BaseSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hold(self, content: _Content) -> None:
-        """Change what the session holds; within the lock."""
-        # First, so that a Ctrl-C in between forgets nothing.
+    def _replace_content(self, content: _Content) -> None:
+        """Replace the content. The caller has the lock."""
+        # First, so that a Ctrl-C between the two lines loses no change.
         self._changed[self] = None
         self._content = content
 
     def _add(
         self, waiting: Sequence[Arrival] = (), rows: Sequence[tuple[pa.Table, int, int]] = ()
     ) -> None:
-        """Take in what came by itself, and small tables of records with a time and a diff."""
+        """Append arrivals, and small tables of records, each with a time and a diff."""
         self._changed[self] = None
         self._content.waiting.extend(waiting)
         self._content.rows.extend(rows)
 
-    def _held(self) -> _Content:
-        """All that it holds now, to go back to: lists in it grow."""
+    def _saved_content(self) -> _Content:
+        """A copy of the content for `_go_back`; the lists of the content itself grow."""
         with self._lock:
-            held = self._content
-            return held._replace(waiting=[*held.waiting], rows=[*held.rows])
+            content = self._content
+            return content._replace(waiting=[*content.waiting], rows=[*content.rows])
 
-    def _go_back(self, held: _Content) -> None:
-        """Go back to what it held once."""
+    def _go_back(self, content: _Content) -> None:
+        """Restore an earlier content."""
         with self._lock:
-            self._hold(held)
+            self._replace_content(content)
 
     def _go_on(self, frontier: Antichain) -> None:
-        """Go on where another process has got to; nothing has been given yet."""
+        """Continue from the frontier of another process, without updates."""
         with self._lock:
-            self._hold(_Content(frontier, frontier, [], []))
+            self._replace_content(_Content(frontier, frontier, [], []))
 
     def _at(self) -> int | None:
-        """The session's time; None when closed."""
+        """The session's time; None after `close`."""
         return self._content.capability.bound
 
     def _advance_at_least(self, to: Antichain) -> None:
-        """Move the session's time forward, if it is open and not there yet."""
+        """Advance an open session to a frontier, unless its time is later."""
         with self._lock:
-            held = self._content
-            if held.capability.precedes(to):
-                self._hold(_Content(to, *held[1:]))
+            content = self._content
+            if content.capability.precedes(to):
+                self._replace_content(_Content(to, *content[1:]))
 
     def _is_ahead(self, taken: int) -> bool:
-        """Whether it was given more than so many arrivals, or advanced since they were flushed."""
-        held = self._content
-        return self._has_more(taken) or held.capability != held.frontier
+        """Whether the session has arrivals after ``taken``, or advanced since the last flush."""
+        content = self._content
+        return self._has_more(taken) or content.capability != content.frontier
 
     def _has_more(self, taken: int) -> bool:
-        """Whether it was given more than so many arrivals."""
-        held = self._content
-        return bool(held.waiting or held.rows or held.beyond(taken))
+        """Whether the session has arrivals after ``taken``."""
+        content = self._content
+        return bool(content.waiting or content.rows or content.beyond(taken))
 
     def _hand_over(self, to: Antichain | None = None) -> None:
-        """Flush, if it is open, and before that move its time forward if it is not there yet."""
+        """Advance an open session to a frontier, unless its time is later, and flush it."""
         with self._lock:
             now = self._content.capability
             if not now.is_empty:
                 self._flush(now if to is None or not now.precedes(to) else to)
 
     def _flush(self, frontier: Antichain) -> None:
-        held = self._content
-        if held.waiting or held.rows:
-            held = self._all_flushed()
-        self._hold(_Content(frontier, frontier, [], [], held.flushed, held.first))
+        content = self._content
+        if content.waiting or content.rows:
+            content = self._all_flushed()
+        self._replace_content(_Content(frontier, frontier, [], [], content.flushed, content.first))
 
     def _all_flushed(self) -> _Content:
-        """The content when all that has entered is among what was flushed."""
-        held = self._content
-        flushed = (*held.flushed, *held.waiting, *self._gathered(held.rows))
-        return held._replace(waiting=[], rows=[], flushed=flushed)
+        """The content with all arrivals among the flushed ones, at the old frontier."""
+        content = self._content
+        flushed = (*content.flushed, *content.waiting, *self._gathered(content.rows))
+        return content._replace(waiting=[], rows=[], flushed=flushed)
 
     def _entered(self, taken: int) -> tuple[Arrival, ...]:
-        """What has entered beyond so many arrivals, flushed or not."""
+        """The arrivals after ``taken``, flushed or not."""
         with self._lock:
-            # What was not flushed is numbered, too. It lies beyond the frontier, so nobody sees it.
-            self._hold(self._all_flushed())
+            # New arrivals get numbers without a flush. No step reads them: their times are beyond
+            # the frontier.
+            self._replace_content(self._all_flushed())
             return self._content.beyond(taken)
 
     def _drop(self, taken: int, frontier: Antichain | None) -> None:
-        """Let go of what a state at a frontier has taken in, so many arrivals; if it has all, the
-        session has not changed any more. A second call does nothing."""
+        """Forget the first ``taken`` arrivals, which a state at a frontier has. If the state has
+        all, the session is no longer among the changed ones. Idempotent."""
         with self._lock:
-            held = self._content
-            if taken > held.first:
-                held = held._replace(flushed=held.beyond(taken), first=taken)
-                self._hold(held)
-            if held.waiting or held.rows or held.flushed or held.capability is not held.frontier:
+            content = self._content
+            if taken > content.first:
+                content = content._replace(flushed=content.beyond(taken), first=taken)
+                self._replace_content(content)
+            if content.waiting or content.rows or content.flushed:
                 return
-            if held.frontier is frontier or held.frontier == frontier:
+            if content.capability is not content.frontier:
+                return
+            if content.frontier is frontier or content.frontier == frontier:
                 self._changed.pop(self, None)
 
     def _open(self) -> int:
@@ -306,15 +306,15 @@ class BaseSession:
         return now
 
     def _gathered(self, rows: Sequence[tuple[pa.Table, int, int]]) -> list[Arrival]:
-        """One arrival of the many small tables that insert and remove left."""
+        """One arrival for the many small tables of insert and remove."""
         if not rows:
             return []
         tables, times, diffs = zip(*rows)
         records = pa.concat_tables(tables).combine_chunks()
-        sizes = [found.num_rows for found in tables]
+        sizes = [table.num_rows for table in tables]
         time = from_int64(pa.array(np.repeat(times, sizes)), self._node.time_type.arrow)
         diff = pa.array(np.repeat(diffs, sizes))
-        # Not appended to the records: where they have no columns, they are none.
+        # Not appended to the records: Arrow counts no rows in a table without columns.
         table = pa.table(
             [*records.columns, time, diff], names=[*self._node.schema.names, TIME, DIFF]
         )
@@ -322,17 +322,17 @@ class BaseSession:
         return [self._arrival(entered, max(times))]
 
     def _arrival(self, entered: UpdateRows, last: int) -> Arrival:
-        """Updates that have entered, the last time of which is known."""
+        """An arrival of updates whose last time is known."""
         return Arrival(entered, last)
 
     def _enter(self, entered: UpdateRows, first: int, last: int) -> None:
-        """Take in updates that bring their times, the first and last of which are known."""
+        """Append updates with times of their own, from a first to a last time."""
         with self._lock:
             self._check_times(first, self._open())
             self._add(waiting=[self._arrival(entered, last)])
 
     def _span(self, frame: DataFrame) -> _Span:
-        """The times of a Spark frame of updates; any where it has no rows."""
+        """The times of a Spark frame of updates; arbitrary if the frame has no rows."""
         counted = [F.count_if(column(name).isNull()) for name in (TIME, DIFF)]
         row = frame.agg(
             F.min(column(TIME)).alias("first"),
@@ -352,19 +352,19 @@ class BaseSession:
         return _Span(encode(row["first"]), encode(row["last"]), row["rows"])
 
     def _named(self, frame: DataFrame) -> DataFrame:
-        """A frame of updates, and of other columns behind them, under the names of users."""
+        """A frame of updates, and of further columns, under the user's names."""
         names = [*self._node.schema.names, *self._names]
         return frame.toDF(*names, *frame.columns[len(names):])
 
-    def _shown(self, given: Discarded) -> Discarded:
-        """What was discarded, as users are given it."""
-        return given
+    def _shown(self, discarded: Discarded) -> Discarded:
+        """The discarded updates in the user's form."""
+        return discarded
 
     def _check_times(self, first: int, now: int) -> None:
         if first < now:
             decode = self._node.time_type.decode
             raise TimeRegressionError(
-                f"an update at time {decode(first)!r} lies behind the frontier of input "
+                f"an update at time {decode(first)!r} is before the frontier of input "
                 f"{self.name!r}, which is at {decode(now)!r}; nothing was taken. Give late updates "
                 "a time that is not before the frontier"
             )
@@ -373,13 +373,12 @@ class BaseSession:
 class InputSession(BaseSession):
     """Feeds one input of a dataflow. It holds state: a time, and updates that wait for `flush`.
 
-    Made by `Dataflow.input`. Updates enter at the session's time, unless they bring their own
-    (`update`). What was handed in becomes visible to `Dataflow.step` with `flush`, and is processed
-    up to the time that the session has advanced to.
+    `Dataflow.input` returns it. Updates enter at the session's time, unless they bring their own
+    (`update`). After `flush`, `Dataflow.step` processes the updates at times before the session's
+    time.
 
-    Several threads may feed a session, also while another one steps, and so may functions that a
-    step calls: each call is done as a whole. What enters has the time that the session has just
-    then.
+    Several threads may feed a session, also during a step, and so may functions that a step calls:
+    each call is atomic. Updates enter at the session's time at that moment.
 
     Examples
     --------
@@ -395,7 +394,7 @@ class InputSession(BaseSession):
     [Row(src=1, count=1)]
     """
 
-    if not TYPE_CHECKING:  # so that a type checker knows what there is
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name):
             if name in ("upsert", "delete", "replace"):
@@ -421,17 +420,17 @@ class InputSession(BaseSession):
         ClosedError
             If the session or its dataflow was closed.
         """
-        self._put(data, 1)
+        self._append(data, 1)
 
     def remove(self, data: Data) -> None:
         """Take records away at the session's time. See `insert`."""
-        self._put(data, -1)
+        self._append(data, -1)
 
     def update(self, data: Data) -> None:
         """Add update rows that bring their own time and diff columns.
 
-        A Spark frame is read once here, to check its times and diffs, if it is not of Parquet files
-        that tell them.
+        This call reads a Spark frame once to check its times and diffs, unless it is a scan of
+        Parquet files with statistics of both columns.
 
         Parameters
         ----------
@@ -448,33 +447,33 @@ class InputSession(BaseSession):
             If names or types differ from the input's.
         """
         self._open()
-        found: DataFrame | pa.Table
+        rows: DataFrame | pa.Table
         if isinstance(data, pa.Table) and data.schema.equals(self._update_columns, True):
-            found = normal_table(data)
+            rows = normal_table(data)
         else:
             widen = (self._names[1],)
-            found = coerce(data, self._update_rows, self.name, self._spark, widen=widen)
+            rows = coerce(data, self._update_rows, self.name, self._spark, widen=widen)
         names = [*self._node.schema.names, TIME, DIFF]
-        if isinstance(found, DataFrame):
-            renamed = found.toDF(*names)
+        if isinstance(rows, DataFrame):
+            renamed = rows.toDF(*names)
             check_deterministic(renamed)
             self._update_frame(renamed)
             return
-        table = found.rename_columns(names)
+        table = rows.rename_columns(names)
         time, diff = table.column(len(names) - 2), table.column(len(names) - 1)
         if time.null_count:
             raise InvalidTimeError(nulls(time.null_count, "time", self.name))
         if diff.null_count:
             raise InvalidDiffError(nulls(diff.null_count, "diff", self.name))
         if table.num_rows:
-            found = bounds_of(as_int64(joined([time])).to_numpy())
-            assert found is not None  # there are rows
+            bounds = bounds_of(as_int64(joined([time])).to_numpy())
+            assert bounds is not None  # there are rows
             entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
-            self._enter(entered, *found)
+            self._enter(entered, *bounds)
 
-    @cached_property  # asked for with each change
+    @cached_property  # each update reads it
     def _update_rows(self) -> T.StructType:
-        """What `update` takes."""
+        """The columns of the rows of `update`."""
         return T.StructType([
             *self._node.schema.struct.fields,
             T.StructField(self._names[0], self._node.time_type.kind),
@@ -483,30 +482,29 @@ class InputSession(BaseSession):
 
     @cached_property
     def _update_columns(self) -> pa.Schema:
-        """The same as `update` hands it on."""
         return Schema(self._update_rows).arrow()
 
-    def _put(self, data: Data, diff: int) -> None:
+    def _append(self, data: Data, diff: int) -> None:
         self._open()
-        found = coerce(data, self._node.schema.struct, self.name, self._spark)
-        if isinstance(found, DataFrame):
-            check_deterministic(found)
+        rows = coerce(data, self._node.schema.struct, self.name, self._spark)
+        if isinstance(rows, DataFrame):
+            check_deterministic(rows)
             with counting(self._fallbacks):
-                scan = parquet_scan(found)
+                scan = parquet_scan(rows)
             with self._lock:
                 now = self._open()
                 entered = UpdateRows.of_frame(
-                    self._node.schema, found, scan, self._node.time_type.arrow, now, diff
+                    self._node.schema, rows, scan, self._node.time_type.arrow, now, diff
                 )
                 self._add(waiting=[self._arrival(entered, now)])
-        elif found.num_rows:
+        elif rows.num_rows:
             with self._lock:
-                self._add(rows=[(found, self._open(), diff)])
+                self._add(rows=[(rows, self._open(), diff)])
 
     def _update_frame(self, frame: DataFrame) -> None:
         with counting(self._fallbacks):
             scan = parquet_scan(frame)
-        span = None if scan is None else self._span_told(scan)
+        span = None if scan is None else self._span_in_files(scan)
         span = self._span(frame) if span is None else span
         if span.rows:
             entered = UpdateRows.of_frame(
@@ -514,9 +512,9 @@ class InputSession(BaseSession):
             )
             self._enter(replace(entered, rows=span.rows), *span[:2])
 
-    def _span_told(self, scan: ParquetScan) -> _Span | None:
-        """The times of some updates, if the files that they are in tell; with a null among times or
-        diffs they do not."""
+    def _span_in_files(self, scan: ParquetScan) -> _Span | None:
+        """The times of the updates of a scan by the files' statistics; None if statistics do not
+        have them or report a null time or diff."""
         if not scan.rows:
             return _Span(0, 0, 0)
         time, diff = scan.bounds_of(TIME), scan.bounds_of(DIFF)
@@ -526,13 +524,13 @@ class InputSession(BaseSession):
 
 
 def check_name(name: object, what: str, example: str) -> None:
-    """Refuse names by which no message could tell a thing."""
+    """Refuse a name that is no text, or is blank."""
     if not isinstance(name, str) or not name.strip():
         raise SchemaError(f"the name of {what} is a text such as {example!r}, not {name!r}")
 
 
 def nulls(count: int, what: str, name: str) -> str:
-    """What is told of updates that have nulls where none may be."""
+    """The message about updates with a null time or diff."""
     return (
         f"{count} rows for input {name!r} have a null {what}; nothing was taken. Fill the {what}, "
         "or filter these rows out"

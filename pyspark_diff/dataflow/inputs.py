@@ -1,7 +1,7 @@
-"""Inputs: the sessions that feed a dataflow, constants, and where they all begin.
+"""Inputs: the sessions that feed a dataflow, constants, and their first times.
 
-An input that comes later begins where those that are there have got to; a constant enters before
-anything else happens.
+A later input begins at the frontier that the others have reached. A constant enters before the
+first update of any input.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Inputs:
-    """The inputs of a dataflow that are fed by sessions. It holds state: which there are.
+    """The inputs of a dataflow that sessions feed. It holds state: the sessions.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ class Inputs:
     time, diff : str
         The user's names of these columns.
     discard : callable
-        Drops what has entered one of them.
+        Drops updates that have entered an input.
     times : StructType, optional
-        The type of times, if these are structs.
+        The type of times, if times are structs.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class Inputs:
         self._time_and_diff = (time, diff)
         self._discard = discard
         self._sessions: dict[Node, BaseSession] = {}
-        #: Their first frontiers.
+        #: The first frontier of each input.
         self.begins: dict[Node, Antichain] = {}
-        #: Those that begin again, whatever the others have got to.
+        #: Inputs that begin again at their first frontiers, regardless of the others.
         self._anew: set[Node] = set()
-        #: Those of which the state may not have all: of many inputs few. They put themselves there.
+        #: Sessions with news for a step, usually few of many. A session adds itself.
         self._changed: dict[BaseSession, None] = {}
-        #: Fallbacks that no step has reported: of feeding, of sources, and of the step that runs.
+        #: Fallbacks that no step has reported: of feeding, of sources, and of the running step.
         self.fallbacks = Fallbacks()
 
     def new(
         self, name: str, schema: str | T.StructType, start: Any, state: State
     ) -> InputSession:
-        """A session for an input of updates, which is not among the inputs yet."""
+        """A session for a new input of updates; `add` registers it."""
         parsed, begin = self._columns(name, schema, start, state)
         node = Input(parsed, self._time_type, name)
         return InputSession(node, self._spark, *self._time_and_diff, begin, self._discard)
@@ -89,19 +89,19 @@ class Inputs:
     def new_keyed(
         self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str], state: State
     ) -> KeyedSession:
-        """A session for an input of changes by key, which is not among the inputs yet."""
+        """A session for a new input of changes by key; `add` registers it."""
         parsed, begin = self._columns(name, schema, start, state)
-        taken = [*parsed.names, *self._time_and_diff]
+        used = [*parsed.names, *self._time_and_diff]
         node = changes_input(
             parsed, parsed.resolved(key, f"the key of input {name!r}", self._spark),
-            self._time_type, name, unused("change", taken), unused("number", taken),
+            self._time_type, name, unused("change", used), unused("number", used),
         )
         return KeyedSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 
     def new_clock(
         self, name: str, column: str, every: int, start: Any, state: State
     ) -> ClockSession:
-        """A session for a clock, which is not among the inputs yet."""
+        """A session for a new clock; `add` registers it."""
         struct = T.StructType([T.StructField(column, self._time_type.kind)])
         parsed, begin = self._columns(name, struct, start, state)
         node = Clock(parsed, self._time_type, name, every=every)
@@ -110,12 +110,12 @@ class Inputs:
     def new_of_structs(
         self, name: str, schema: str | T.StructType, start: Any, state: State
     ) -> ProductSession:
-        """A session for an input whose times are structs, which is not among the inputs yet."""
+        """A session for a new input with struct times; `add` registers it."""
         times = self._times
         assert times is not None
         self._check_new(name)
         parsed = parse_schema(schema)
-        parsed.arrow_types()  # refuses what no row can bring, where the input is made
+        parsed.arrow_types()  # refuses unsupported types here rather than at the first row
         check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
         begin = self._begin() if start is None else frontier_of(start, times)
         self._check_together(name, start, begin, _processed(state))
@@ -134,21 +134,21 @@ class Inputs:
     def _check_together(
         self, name: str, start: Any, begin: Antichain, now: Antichain | None
     ) -> None:
-        """Refuse a new input that cannot go on with what has been processed of others."""
+        """Refuse a new input that begins before the processed frontier of the others."""
         if now is not None and now.is_empty:
             raise TimeRegressionError(
-                f"input {name!r} cannot be added: all others are closed, and where times are "
-                "structs inputs go on together. Add it before they are, or make a new dataflow"
+                f"input {name!r} cannot be added: all others are closed, and inputs with struct "
+                "times advance together. Add it before they are, or make a new dataflow"
             )
         if start is not None and now is not None and not now.precedes(begin):
             raise TimeRegressionError(
-                f"input {name!r} cannot start at {start!r}: where times are structs inputs go on "
+                f"input {name!r} cannot start at {start!r}: inputs with struct times advance "
                 f"together, and the others are processed up to {list(now)!r}. Leave start out, or "
                 "give one that is beyond that"
             )
 
     def _begin(self) -> Antichain:
-        """Where inputs begin that nothing is said of."""
+        """The default first frontier of an input."""
         if self._times is None:
             return Antichain([self._time_type.start])
         return Antichain([(self._time_type.start, *[0] * (len(self._times.fields) - 1))])
@@ -156,14 +156,14 @@ class Inputs:
     def _columns(
         self, name: str, schema: str | T.StructType, start: Any, state: State
     ) -> tuple[Schema, int]:
-        """Columns of a new input, and where it starts."""
+        """The columns of a new input, and its first time."""
         self._check_new(name)
         parsed = parse_schema(schema)
-        parsed.arrow_types()  # refuses what no row can bring, where the input is made
+        parsed.arrow_types()  # refuses unsupported types here rather than at the first row
         check_data_names(parsed.names, *self._time_and_diff, f"input {name!r}")
         begin = self._time_type.start if start is None else self._time_type.encode(start)
         if start is None and state.graph is not None and self._sessions:
-            # One that comes later begins where the others are.
+            # A later input begins at the frontier of the others.
             now = meet_all(state.frontiers[n] for n in self._sessions).bound
             begin = begin if now is None else max(begin, now)
         return parsed, begin
@@ -174,35 +174,35 @@ class Inputs:
             raise SchemaError(f"this dataflow has an input {name!r} already; give it another name")
 
     def add(self, session: BaseSession) -> None:
-        """An input is there."""
+        """Register the session of an input."""
         self._sessions[session._node] = session
         session._changed, session._fallbacks = self._changed, self.fallbacks
         self._changed[session] = None
         self.begins[session._node] = session._content.frontier
 
     def nodes(self) -> list[Node]:
-        """Their nodes, in the order in which they came."""
+        """The nodes of the inputs, in the order of `add`."""
         return list(self._sessions)
 
     def fed(self) -> list[Node]:
-        """The nodes of those that are given anything from outside."""
+        """The nodes of inputs that receive rows from outside: all but clocks."""
         return [n for n, s in self._sessions.items() if not isinstance(s, ClockSession)]
 
     def sessions(self) -> ValuesView[BaseSession]:
-        """All sessions, in the order in which they came."""
+        """All sessions, in the order of `add`."""
         return self._sessions.values()
 
     def session(self, node: Node) -> BaseSession:
-        """What feeds an input."""
+        """The session of an input."""
         return self._sessions[node]
 
     def names(self) -> dict[Node, str]:
-        """Their names."""
+        """The name of each input."""
         return {node: session.name for node, session in self._sessions.items()}
 
     def upstream(self, node: Node, graph: Graph | None) -> list[BaseSession]:
-        """What feeds the inputs of which a node is made; where times are structs, also those that
-        these go on with."""
+        """The sessions of the inputs that a node depends on. With struct times, also those of the
+        inputs that advance together with these."""
         inputs = set(written([node]).nodes)
         if self._times is not None and graph is not None:
             parts = {id(part): part for n, part in graph.part_of.items() if n in inputs}
@@ -210,18 +210,23 @@ class Inputs:
         return [session for n, session in self._sessions.items() if n in inputs]
 
     def start(self) -> Antichain:
-        """Where the first of them began, and constants do."""
+        """The first frontier of the earliest input, and of constants."""
         if not self.begins:
             return self._begin()
         return meet_all(self.begins.values())
 
     def frontier(self, state: State) -> Antichain:
-        """Up to where all are processed."""
+        """The frontier up to which steps have processed all inputs."""
         begins = list(self.begins.items())  # others may be added meanwhile
         return meet_all(state.frontiers.get(node, begin) for node, begin in begins)
 
     def advance_to(self, time: Any) -> None:
-        """Move all that are open and not there yet forward, unless all are beyond, and flush them.
+        """Advance the open inputs that are before a time, and flush all.
+
+        Raises
+        ------
+        TimeRegressionError
+            If all open inputs are at later times.
         """
         if self._times is not None:
             self._advance_structs(time, frontier_of(time, self._times))
@@ -241,13 +246,13 @@ class Inputs:
             session._hand_over(frontier)
 
     def _advance_structs(self, time: Any, to: Antichain) -> None:
-        """The same where times are structs. They go on to where nothing is that is not beyond
-        either: what they have promised before holds."""
+        """Advance inputs with struct times, each to the join of ``to`` and its own frontier."""
+        # The join keeps the promise that the session's frontier has made.
         still = [s for s in self.sessions() if not s._content.capability.is_empty]
         least = meet_all(s._content.capability for s in still)
-        # Where several inputs are apart, none of them may be at their meet.
+        # If the frontiers of inputs differ, possibly no input is at their meet.
         if still and to.precedes(least) and to != least:
-            shown = ", ".join(f"input {s.name!r} {s._told()}" for s in still)
+            shown = ", ".join(f"input {s.name!r} {s._describe_time()}" for s in still)
             raise TimeRegressionError(
                 f"a dataflow cannot go back to {time!r}: {shown}. Give a later time"
             )
@@ -255,7 +260,7 @@ class Inputs:
             session._hand_over(to.join(session._content.capability))
 
     def _tick(self) -> None:
-        """Let clocks go on to where all others have got to that are open."""
+        """Advance clocks to the meet of the frontiers of all other open inputs."""
         clocks = [s for s in self._sessions.values() if isinstance(s, ClockSession)]
         if not clocks:
             return
@@ -266,51 +271,51 @@ class Inputs:
             clock._hand_over(now)
 
     def latest(self) -> int | None:
-        """The time of the one that is furthest of those that are open; None if none is."""
+        """The latest time of an open input; None if all are closed."""
         return max((at for s in self.sessions() if (at := s._at()) is not None), default=None)
 
     def has_more(self, state: State) -> bool:
-        """Whether any was given updates that no step has taken in."""
+        """Whether an input has updates that no step has taken in."""
         return any(
             session._has_more(state.taken.get(node, 0)) for node, session in self._sessions.items()
         )
 
     def hand_over(self) -> None:
-        """Flush all that are open."""
+        """Flush all open inputs."""
         for session in tuple(self._changed):  # others may be added meanwhile
-            held = session._content
-            if held.capability is not held.frontier or held.waiting or held.rows:
+            content = session._content
+            if content.capability is not content.frontier or content.waiting or content.rows:
                 session._hand_over()
         self._tick()
 
-    def given(
+    def flushed_since(
         self, graph: Graph, state: State
     ) -> tuple[Mapping[Node, tuple[Arrival, ...]], Mapping[Node, Antichain]]:
-        """What was flushed since a state, and the frontiers up to which it is complete; inputs that
-        are not among these are where they were."""
+        """The arrivals flushed since a state, and the new frontiers of inputs. An input without a
+        new frontier keeps its old one."""
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         upper: dict[Node, Antichain] = {}
         if self._times is not None:
             upper = self._together(graph, _processed(state))
         for session in tuple(self._changed):
-            held = session._content  # once: it is replaced when more is flushed
+            content = session._content  # read once: another thread's flush replaces it
             node = session._node
-            upper.setdefault(node, held.frontier)
-            if held.flushed:
-                arrivals[node] = held.beyond(state.taken.get(node, 0))
+            upper.setdefault(node, content.frontier)
+            if content.flushed:
+                arrivals[node] = content.beyond(state.taken.get(node, 0))
         for node in graph.constants:
             upper[node] = Antichain()
             start = state.frontiers[node].bound
-            # Its rows, as long as they have not been taken in.
+            # The constant's rows, until a step has taken them in.
             if start is not None:
                 arrivals[node] = (constant_arrival(node, start),)
         return arrivals, upper
 
     def _together(self, graph: Graph, now: Antichain | None) -> dict[Node, Antichain]:
-        """The frontiers up to which inputs are processed where times are structs.
+        """The frontiers up to which a step processes inputs with struct times.
 
-        Those of one part of the program are so together: what one has is of times that others
-        may still change, as every two times have others beyond both.
+        All inputs of one part of the program share a frontier: every two times have others beyond
+        both, so an input that lags may still change any result of the others.
         """
         upper: dict[Node, Antichain] = {}
         for part in graph.connected:
@@ -324,52 +329,53 @@ class Inputs:
         return upper
 
     def _check_caught_up(self, session: BaseSession, now: Antichain) -> None:
-        """Refuse an input that comes to others, and is behind what has been made of them."""
+        """Refuse an input whose frontier is before the one that its part has processed."""
         if not now.precedes(session._content.frontier):
             raise TimeRegressionError(
-                f"input {session.name!r} is {session._told()}, and what it is now used with is "
-                f"processed up to {list(now)!r}: where times are structs inputs go on together, so "
-                f"advance it there, flow.session({session.name!r}).advance_to(...), and step again"
+                f"input {session.name!r} is {session._describe_time()}, and the inputs that it is "
+                f"now combined with are processed up to {list(now)!r}. Inputs with struct times "
+                f"advance together: call flow.session({session.name!r}).advance_to(...), and step "
+                "again"
             )
 
     def drop(self, state: State) -> None:
-        """Let go of what a state has taken in, and of sessions of which it has all."""
+        """Forget the arrivals that a state has taken in, and sessions without further ones."""
         for session in tuple(self._changed):
             node = session._node
             session._drop(state.taken.get(node, 0), state.frontiers.get(node))
 
     def numbers(self) -> dict[str, int]:
-        """By their names how far inputs of changes have numbered them."""
+        """The next number of a change, for each keyed input by name."""
         return {
             session.name: session._next for session in self._sessions.values()
             if isinstance(session, KeyedSession)
         }
 
-    def told(self) -> dict[str, str]:
-        """By their names what columns they have, and which of them are the key."""
-        found = {}
+    def descriptions(self) -> dict[str, str]:
+        """The columns and the key of each input by name, as a store records them."""
+        columns = {}
         for session in self._sessions.values():
             key = f", key {', '.join(session.key)}" if isinstance(session, KeyedSession) else ""
-            found[session.name] = Schema(session.schema).describe() + key
-        return found
+            columns[session.name] = Schema(session.schema).describe() + key
+        return columns
 
     def begin_anew(self, nodes: Sequence[Node]) -> None:
-        """Some inputs are given again from the beginning, whatever the others."""
+        """Let some inputs begin again at their first frontiers."""
         self._anew.update(nodes)
 
     def go_on(self, state: State, numbers: Mapping[str, int]) -> dict[Node, Antichain]:
-        """Go on where a state has got to; returns its frontiers, with those of new inputs.
+        """Continue from a state; returns its frontiers, with those of new inputs.
 
-        Those that come new begin where the others are.
+        New inputs begin at the frontier of the others.
         """
         frontiers = dict(state.frontiers)
-        there = {
+        reached = {
             node: frontiers[state.graph.lowered[node]] for node in self._sessions
             if state.graph is not None and node in state.graph.lowered
         }
-        now = _processed(state) or meet_all(there.values())
+        now = _processed(state) or meet_all(reached.values())
         for node, session in self._sessions.items():
-            at = there.get(node)
+            at = reached.get(node)
             if at is None:
                 at = self.begins[node]
                 if node not in self._anew and not now.is_empty:
@@ -384,14 +390,14 @@ class Inputs:
         return frontiers
 
     def close(self) -> None:
-        """Let nothing enter any more."""
+        """Let every session refuse further updates."""
         for session in self.sessions():
             session._flow_closed = True
 
 
 def _processed(state: State) -> Antichain | None:
-    """Where times are structs, up to where all is processed that is made of inputs, as they go on
-    together; None where nothing is yet."""
+    """The processed frontier that all inputs with struct times share; None before the first
+    step, and if times are no structs."""
     for node in () if state.graph is None else state.graph.nodes:
         if time_scope(node) is not None:
             return state.frontiers[node]
@@ -399,7 +405,7 @@ def _processed(state: State) -> Antichain | None:
 
 
 def constant_arrival(node: Constant, start: int) -> Arrival:
-    """The rows of a constant, at the time at which everything begins."""
+    """The rows of a constant, at the first time of the dataflow."""
     rows = node.rows
     if isinstance(rows, DataFrame):
         kind = node.time_type.arrow

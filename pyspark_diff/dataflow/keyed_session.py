@@ -1,9 +1,9 @@
-"""Sessions of inputs that have a key: what is given takes the place of what was there.
+"""Sessions of inputs with a key: an upsert replaces the row of its key.
 
-At every time ``t`` the collection is the table that all changes up to ``t`` make of an empty one,
-in order of their times, and of one time in the order in which they were given: calls one after the
-other, and of a call row by row. What was there before is found by the step, in the arrangement of
-the collection by its key, so a session holds nothing but what it was given.
+At every time ``t`` the collection is an empty table after all changes at times up to ``t``, applied
+in order of their times. Changes at equal times apply in the order of the calls, and of the rows in
+a call. The step looks up the old row of a key in the collection's arrangement, so a session stores
+only changes.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from pyspark_diff.spark.schema import DIFF, TIME, meant_by
 class KeyedSession(BaseSession):
     """Feeds an input that has a key, and one row for each key. It holds state, as `InputSession`.
 
-    Made by `Dataflow.input` with a ``key``. Changes enter at the session's time, or at that of a
-    column of theirs. They are done in order of time, and of one time in the order of the calls and
-    of the rows of each: the last one of a key stands. What is handed in becomes visible to
-    `Dataflow.step` with `flush`, which also finds what was there before.
+    `Dataflow.input` with a ``key`` returns it. Changes enter at the session's time, or at times in
+    a column of their own. They apply in order of time, and at equal times in the order of the calls
+    and of their rows: the last change of a key wins. After `flush`, `Dataflow.step` reads the
+    changes and looks up the old rows.
 
-    Several threads may feed a session, also while another one steps.
+    Several threads may feed a session, also during a step.
 
     Notes
     -----
-    The rows of a call that are wrong by themselves are refused at once, with all others of the
-    call: types that differ, a null in the key, a key that comes twice where it may come once. An
-    `insert` of a key that is there and a `remove` of a row that is not are known in the step, which
-    then raises, changes nothing, and names them; `discard` drops what was given.
+    A call refuses all its rows if one has a wrong type, a null in the key, or a key that must not
+    repeat and does. Only the step can detect an `insert` of an existing key and a `remove` of a
+    missing row. The step then raises, changes nothing, and names the row; `discard` drops the
+    changes.
 
-    The rows of one Spark frame have no order, so no more than one of a key may be among them.
+    The rows of one Spark frame have no order, so each key may occur once in it.
 
     Examples
     --------
@@ -97,50 +97,51 @@ class KeyedSession(BaseSession):
         return self._node.key
 
     def insert(self, rows: Data, *, time: str | None = None) -> None:
-        """Add rows whose keys are not there.
+        """Add rows with new keys.
 
         Parameters
         ----------
         rows : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
             See `InputSession.insert`.
         time : str, optional
-            A column with the time of each row, of the rows' own or beside them; the session's time
-            if not given. A Spark frame is read once here then, to check its times.
+            The column with the time of each row, one of the input's or an additional one; by
+            default rows enter at the session's time. With ``time`` this call reads a Spark frame
+            once to check its times.
 
         Raises
         ------
         DuplicateKeyError
-            If a key comes more than once; by the step if it is there.
+            If a key occurs more than once. The step raises it if the key exists.
         SchemaError
-            If names or types differ from the input's, or there is a null in the key.
+            If names or types differ from the input's, or a key has a null.
         TimeRegressionError
             If a time lies before the session's; nothing of ``rows`` is taken then.
         """
         self._change(INSERT, rows, time, once=time is None)
 
     def upsert(self, rows: Data, *, time: str | None = None) -> None:
-        """Set rows: each takes the place of the one with its key, or is added. See `insert`."""
+        """Set rows: each replaces the row with its key, or is added. See `insert`."""
         self._change(UPSERT, rows, time)
 
     def remove(self, rows: Data, *, time: str | None = None) -> None:
-        """Take rows away, of which all columns are given. See `insert`.
+        """Take rows away; each row has all columns. See `insert`.
 
         Raises
         ------
         NegativeMultiplicityError
-            By the step if a row is not there.
+            The step raises it if a row is missing.
         """
         self._change(REMOVE, rows, time, once=time is None)
 
     def delete(self, keys: Data, *, time: str | None = None) -> None:
-        """Take away the rows of some keys; one that has none is let be.
+        """Take away the rows of some keys; a key without a row changes nothing.
 
         Parameters
         ----------
         keys : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
-            The columns of the key, in its order. Where that is one column its values will do.
+            The columns of the key, in its order. For a key of one column, plain values suffice.
         time : str, optional
-            As of `insert`.
+            See `insert`.
         """
         if len(self.key) == 1 and time is None and isinstance(keys, (list, tuple, set, range)):
             whole = (tuple, list, dict)
@@ -148,36 +149,36 @@ class KeyedSession(BaseSession):
         self._change(DELETE, keys, time)
 
     def replace(self, rows: Data) -> None:
-        """Make some rows the whole table: those with other keys are taken away.
+        """Replace the whole table: the rows of all other keys are taken away.
 
         Parameters
         ----------
         rows : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
-            See `insert`. None at all make the table empty.
+            See `insert`. Without rows the table becomes empty.
 
         Notes
         -----
-        The step goes through all keys that are there. What stays the same is no change.
+        The step reads all keys of the table. An unchanged row is no change.
         """
-        found = self._taken(rows, self.schema)
-        clear = self._nothing(1)
-        if isinstance(found, DataFrame):
+        coerced = self._coerced(rows, self.schema)
+        clear = self._nulls(1)
+        if isinstance(coerced, DataFrame):
             number = self._numbers(2)
-            frame = self._frame(found, UPSERT, number + 1)
+            frame = self._frame(coerced, UPSERT, number + 1)
             with self._lock:
                 now = self._open()
                 entered = UpdateRows(self._node.schema, frame=frame, time=now, diff=1)
                 cleared = (self._numbered(clear, CLEAR, number), now, 1)
                 self._add([Arrival(entered, now)], [cleared])
             return
-        self._check_once(found)
+        self._check_once(coerced)
         with self._lock:
             now = self._open()
             number = self._next
-            self._next += 1 + found.num_rows
+            self._next += 1 + coerced.num_rows
             rows = [(self._numbered(clear, CLEAR, number), now, 1)]
-            if found.num_rows:
-                rest = self._numbered(self._whole(found), UPSERT, number + 1)
+            if coerced.num_rows:
+                rest = self._numbered(self._whole(coerced), UPSERT, number + 1)
                 rows.append((rest, now, 1))
             self._add(rows=rows)
 
@@ -187,15 +188,15 @@ class KeyedSession(BaseSession):
             struct = T.StructType([struct[name] for name in self.key])
         if time is not None:
             struct, time = self._timed(struct, time)
-        found = self._taken(data, struct)
-        if isinstance(found, DataFrame):
-            self._change_frame(kind, found, time)
+        coerced = self._coerced(data, struct)
+        if isinstance(coerced, DataFrame):
+            self._change_frame(kind, coerced, time)
             return
         if once:
-            self._check_once(found)
-        if not found.num_rows:
+            self._check_once(coerced)
+        if not coerced.num_rows:
             return
-        rows = self._whole(found)
+        rows = self._whole(coerced)
         if time is None:
             with self._lock:
                 now = self._open()
@@ -203,7 +204,7 @@ class KeyedSession(BaseSession):
                 self._next += rows.num_rows
                 self._add(rows=[(self._numbered(rows, kind, number), now, 1)])
             return
-        times = found[time].combine_chunks()
+        times = coerced[time].combine_chunks()
         if times.null_count:
             raise InvalidTimeError(nulls(times.null_count, "time", self.name))
         table = self._numbered(rows, kind, self._numbers(rows.num_rows))
@@ -213,8 +214,8 @@ class KeyedSession(BaseSession):
         entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
         self._enter(entered, int(encoded.min()), int(encoded.max()))
 
-    def _change_frame(self, kind: int, found: DataFrame, time: str | None) -> None:
-        frame = self._frame(found, kind, self._numbers(1), time)
+    def _change_frame(self, kind: int, rows: DataFrame, time: str | None) -> None:
+        frame = self._frame(rows, kind, self._numbers(1), time)
         if time is None:
             with self._lock:
                 now = self._open()
@@ -226,74 +227,75 @@ class KeyedSession(BaseSession):
             entered = UpdateRows(self._node.schema, frame=frame, rows=span.rows)
             self._enter(entered, *span[:2])
 
-    def _taken(self, data: Data, struct: T.StructType) -> DataFrame | pa.Table:
-        """Data in some columns; of a table without a null in the key."""
+    def _coerced(self, data: Data, struct: T.StructType) -> DataFrame | pa.Table:
+        """Rows with some columns. A table with a null in the key is refused here; the step checks
+        the rows of a frame."""
         self._open()
-        found = coerce(data, struct, self.name, self._spark)
-        if isinstance(found, DataFrame):
-            check_deterministic(found)
-            return without_signed_zeros(found)
+        rows = coerce(data, struct, self.name, self._spark)
+        if isinstance(rows, DataFrame):
+            check_deterministic(rows)
+            return without_signed_zeros(rows)
         for name in self.key:
-            if found[name].null_count:
+            if rows[name].null_count:
                 raise SchemaError(
-                    f"{found[name].null_count} rows for input {self.name!r} have a null in the key "
+                    f"{rows[name].null_count} rows for input {self.name!r} have a null in the key "
                     f"column {name}; nothing was taken. Fill it, or filter these rows out"
                 )
-        return found
+        return rows
 
     def _timed(self, struct: T.StructType, time: str) -> tuple[T.StructType, str]:
-        """The columns, and that of the time if it is none of them; and the name of that."""
+        """The columns with the time among them, and the name of the time column."""
         kind = self._node.time_type.kind
-        given = {field.name: field.dataType for field in struct.fields}
+        types = {field.name: field.dataType for field in struct.fields}
         if not isinstance(time, str):
             raise SchemaError(
-                f"time is the name of a column with the time of each row, not {time!r}; what has "
-                "no such column enters at the session's time, which advance_to sets"
+                f"time is the name of a column with the time of each row, not {time!r}. Rows "
+                "without such a column enter at the session's time, which advance_to sets"
             )
-        meant = meant_by(time, given, self._spark)
+        meant = meant_by(time, types, self._spark)
         if not meant:
             return T.StructType([*struct.fields, T.StructField(time, kind)]), time
         time = meant[0]
-        if given[time] != kind:
+        if types[time] != kind:
             raise SchemaError(
-                f"column {time} is {given[time].simpleString()}, and times of this dataflow are "
+                f"column {time} is {types[time].simpleString()}, and times of this dataflow are "
                 f"{kind.simpleString()}; give them in a column of another name"
             )
         return struct, time
 
-    def _check_once(self, found: pa.Table) -> None:
-        """Refuse rows of which two have one key."""
-        if not found.num_rows:
+    def _check_once(self, rows: pa.Table) -> None:
+        """Refuse rows with equal keys."""
+        if not rows.num_rows:
             return
         layout = self._node.record.layout(self.key)
-        grouped = consolidate(layout.encode([found[name] for name in self.key], 0, 1))
+        grouped = consolidate(layout.encode([rows[name] for name in self.key], 0, 1))
         twice = grouped.updates.take(grouped.updates.diffs() > 1)
         if len(twice):
-            # One of them, for the message.
+            # The message shows the first key.
             columns = [column.to_pylist() for column in layout.decode(twice.take(np.arange(1)))]
             (key,) = zip(*columns)
             raise DuplicateKeyError(
                 f"{len(twice)} keys come more than once in the rows for input {self.name!r}, such "
-                f"as {key!r}; nothing was taken. Leave one row for each key, or use upsert, of "
-                "which the last one stands"
+                f"as {key!r}; nothing was taken. Leave one row for each key, or use upsert, whose "
+                "last row of a key wins"
             )
 
     def _numbers(self, count: int) -> int:
-        """The first of so many numbers, which are taken by that."""
+        """Reserve ``count`` numbers; returns the first."""
         with self._lock:
             first = self._next
             self._next += count
         return first
 
-    def _nothing(self, rows: int) -> pa.Table:
+    def _nulls(self, rows: int) -> pa.Table:
         return pa.table([pa.nulls(rows, field.type) for field in self._node.record.arrow()],
                         names=list(self._node.record.names))
 
-    def _whole(self, found: pa.Table) -> pa.Table:
-        """All columns of the records, null where only the key is given."""
-        missing = self._nothing(found.num_rows)
+    def _whole(self, rows: pa.Table) -> pa.Table:
+        """Rows with all columns of the records; a missing column is null."""
+        missing = self._nulls(rows.num_rows)
         return pa.table(
-            [(found if name in found.column_names else missing)[name]
+            [(rows if name in rows.column_names else missing)[name]
              for name in self._node.record.names],
             schema=self._node.record.arrow(),
         )
@@ -307,11 +309,11 @@ class KeyedSession(BaseSession):
         )
 
     def _frame(
-        self, found: DataFrame, kind: int, number: int, time: str | None = None
+        self, rows: DataFrame, kind: int, number: int, time: str | None = None
     ) -> DataFrame:
-        node, given = self._node, frozenset(found.columns)
+        node, names = self._node, frozenset(rows.columns)
         columns = [
-            column(field.name) if field.name in given
+            column(field.name) if field.name in names
             else F.lit(None).cast(field.dataType).alias(field.name)
             for field in node.record.struct.fields
         ]
@@ -319,7 +321,7 @@ class KeyedSession(BaseSession):
         columns.append(F.lit(number).cast("long").alias(node.number))
         if time is not None:
             columns += [column(time).alias(TIME), F.lit(1).cast("long").alias(DIFF)]
-        return found.select(*columns)
+        return rows.select(*columns)
 
     def _named(self, frame: DataFrame) -> DataFrame:
         node = self._node
@@ -327,18 +329,19 @@ class KeyedSession(BaseSession):
         kind = F.get(kinds, column(node.change).cast("int"))
         return super()._named(frame).withColumn(node.change, kind)
 
-    def _shown(self, given: Iterable[pa.Table | DataFrame]) -> Discarded:
-        """Changes under names that say what they are, in their order."""
+    def _shown(self, discarded: Iterable[pa.Table | DataFrame]) -> Discarded:
+        """Discarded changes in their order, each with the name of its kind."""
         node, (time, _) = self._node, self._names
         names = [*node.record.names, time, node.change]
-        found: Discarded = []
-        for one in given:
-            if isinstance(one, DataFrame):
+        shown: Discarded = []
+        for changes in discarded:
+            if isinstance(changes, DataFrame):
                 kinds = F.array(*map(F.lit, KINDS))
                 kind = F.get(kinds, column(node.change).cast("int")).alias(node.change)
-                found.append(one.select(*map(column, names[:-1]), kind))
+                shown.append(changes.select(*map(column, names[:-1]), kind))
                 continue
-            one = one.sort_by([(time, "ascending"), (node.number, "ascending")])
-            kind = pa.array(KINDS).take(pc.cast(one[node.change].combine_chunks(), pa.int64()))
-            found.append(pa.table([*one.select(names[:-1]).columns, kind], names=names))
-        return found
+            changes = changes.sort_by([(time, "ascending"), (node.number, "ascending")])
+            code = pc.cast(changes[node.change].combine_chunks(), pa.int64())
+            kind = pa.array(KINDS).take(code)
+            shown.append(pa.table([*changes.select(names[:-1]).columns, kind], names=names))
+        return shown

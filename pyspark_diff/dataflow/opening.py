@@ -1,9 +1,9 @@
-"""Opening a store: a dataflow goes on where another application has got to.
+"""Opening a store: a dataflow continues from the last commit of another application.
 
-    open(path, program)   gives the state of the last commit, and nothing of what came to no commit
+    open(path, program)   has the state of the last commit, and no uncommitted update
 
-What is known of a program is what it does to what, operator by operator, so the same program goes
-on, and a changed one keeps what it still does (`pyspark_diff.engine.blueprint`).
+A store describes its program operator by operator. The same program continues, and a changed one
+keeps the state of unchanged operators (`pyspark_diff.engine.blueprint`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def opened(
     Parameters
     ----------
     make : callable
-        Makes one that is private to the process.
+        Returns a dataflow that is private to the process.
     """
     if on_change not in ("refuse", "extend", "rebuild"):
         raise ValueError(f"on_change is 'refuse', 'extend' or 'rebuild', not {on_change!r}")
@@ -116,7 +116,7 @@ def opened(
                     commits = Commits(objects)
                     if isinstance(error, UnknownOutcomeError) or not commits.exists():
                         raise
-                # Somebody else was quicker, and is gone on from.
+                # Another application has created the store, so this one continues from it.
                 last = commits.latest()
                 files = storage.StoreFiles(objects.root, last.epoch + 1, working)
                 decoder = stored_traces(
@@ -127,16 +127,16 @@ def opened(
             commit, places = commits.open_for_writing(), decoder.places
             if commit.number == last.number + 1:
                 break
-            # Somebody else has committed meanwhile, and is fenced off now.
+            # Another application has committed meanwhile, and is fenced now.
             last = commit
             files = storage.StoreFiles(objects.root, last.epoch + 1, working)
             decoder = stored_traces(
                 objects, commits, last, files.directory("small"), Decoder
             )
         with understood():
-            told = {} if decoder is None else decoder.body
+            body = {} if decoder is None else decoder.body
             numbers, tokens = [
-                {str(name): int(number) for name, number in told.get(part, {}).items()}
+                {str(name): int(number) for name, number in body.get(part, {}).items()}
                 for part in ("numbers", "tokens")
             ]
         flow._storage.close()
@@ -152,7 +152,7 @@ def opened(
 
 
 def _needs_folder(objects: Objects, root: str | None, spark: SparkSession) -> bool:
-    """Whether the files of a store are written in a folder, and uploaded by a commit.
+    """Whether a step writes the files of a store to a folder, and the commit uploads them.
 
     Machines without a common folder exchange them through the store instead. An object store in
     memory belongs to one process.
@@ -163,28 +163,28 @@ def _needs_folder(objects: Objects, root: str | None, spark: SparkSession) -> bo
 
 
 def _columns(decoder: Decoder) -> dict[str, T.StructType]:
-    """The columns in a store of the inputs with sources; older stores have none."""
+    """The columns that a store has for inputs with sources; older stores have none."""
     with understood():
         return {
-            str(name): schema_from_json(told)
-            for name, told in dict(decoder.body.get("columns", {})).items()
+            str(name): schema_from_json(schema)
+            for name, schema in dict(decoder.body.get("columns", {})).items()
         }
 
 
 def _write(flow: _AnyDataflow, program: Callable[[_AnyDataflow], object]) -> None:
-    """Write a program down.
+    """Run the function that builds the program.
 
     Raises
     ------
     ProgramChangedError
-        If it uses a column that a table has gained and the store lacks.
+        If the program uses a column that a table has gained and the store lacks.
     """
     try:
         flow._write(program)
     except (DiffError, PySparkException) as error:
         for name, columns in flow._sources.left_out.items():
             text = in_words(error)
-            used = [one for one in columns if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text)]
+            used = [c for c in columns if re.search(rf"(?<!\w){re.escape(c)}(?!\w)", text)]
             if used:
                 raise ProgramChangedError(
                     f"the program uses column {', '.join(used)} of input {name!r}, which its "
@@ -211,64 +211,64 @@ def _same_buckets(objects: Objects, decoder: Decoder, buckets: int | None) -> in
 def _restored(
     flow: BaseDataflow, objects: Objects, decoder: Decoder, on_change: OnChange
 ) -> tuple[State, dict[Node, Fingerprint]]:
-    """The state of a store, as far as a program goes on with it, and what the program is.
+    """The state of a store, as far as a program reuses it, and the program's fingerprints.
 
     Raises
     ------
     ProgramChangedError
     """
     with understood():
-        held = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff")}
+        stored = {name: str(decoder.body[name]) for name in ("time_type", "time", "diff")}
         base, before = _settings_in(decoder.body, flow._base)
-        kept = dict(decoder.body["kept"])
+        names = set(dict(decoder.body["kept"]))
         inputs = dict(decoder.body.get("inputs", {}))
         sinks = list(decoder.body.get("sinks", []))
-        given_to = {name: one[0] for name, one in decoder.body.get("given_to", {}).items()}
-        told = json.loads(decoder.program)
+        given_to = {name: entry[0] for name, entry in decoder.body.get("given_to", {}).items()}
+        described = json.loads(decoder.program)
     here = flow._settings(flow._state)
     for name, what in ("time_type", "times of type"), ("time", "times in"), ("diff", "diffs in"):
-        if here[name] != held[name]:
+        if here[name] != stored[name]:
             raise SchemaError(
-                f"the store at {objects.root} has {what} {held[name]!r}, and not {here[name]!r}: "
-                f"open it with {name}={held[name]!r}"
+                f"the store at {objects.root} has {what} {stored[name]!r}, and not {here[name]!r}: "
+                f"open it with {name}={stored[name]!r}"
             )
-    if told is None:
+    if described is None:
         return flow._state, {}
     program = written(flow._wanted())
     flow._base = base
     prints = fingerprints(program, rows=True, base=base)
-    found = rebuilt(told, program, prints, flow._outputs.called())
+    reused = rebuilt(described, program, prints, flow._outputs.called())
     changes = _settings_changed(program.nodes, before, recorded(flow.spark), objects.root)
-    changes += _changes(found, set(kept), set(flow._outputs.names()))
+    changes += _changes(reused, names, set(flow._outputs.names()))
     changes += [f"sink {name!r} is gone" for name in sinks if name not in here["sinks"]]
     changes += [
-        f"sink {name!r} is new, and given all that is there" for name in here["sinks"]
+        f"sink {name!r} is new, and receives its whole collection" for name in here["sinks"]
         if name not in sinks
     ]
     changes += [
-        f"sink {name!r} is of another collection, and given all of that" for name in sinks
-        if name in here["sinks"] and name in given_to and given_to[name] not in found.nodes
+        f"sink {name!r} has another collection, and receives all of it" for name in sinks
+        if name in here["sinks"] and name in given_to and given_to[name] not in reused.nodes
     ]
-    state = decoder.state(found.nodes, found.graph)
+    state = decoder.state(reused.nodes, reused.graph)
     begin = f"the program is not the one that the store at {objects.root} was written by"
     missing: NotReadableError | None = None
     try:
         for name, columns in here["inputs"].items():
             if inputs.get(name, columns) != columns:
-                # As an input of its own it would begin empty, and so would all that is made of it.
+                # As a new input it would begin empty, and so would all dependent collections.
                 raise NotReadableError(
-                    f"input {name!r} has ({columns}) and had ({inputs[name]}), so what it was "
-                    "given cannot be gone on from"
+                    f"input {name!r} has ({columns}) and had ({inputs[name]}), so its saved state "
+                    "cannot be reused"
                 )
         grown(flow._wanted(), state.graph, state)
     except NotReadableError as error:
         missing = error
     if missing is not None and on_change != "rebuild":
-        again = [repr(flow._inputs.names()[node]) for node in _fed_again(flow, found)]
+        again = [repr(flow._inputs.names()[node]) for node in _fed_again(flow, reused)]
         raise ProgramChangedError(
             f"{begin}: {'; '.join(changes)}. No kept collection can fill the new one: {missing}. "
-            "Nothing has been done: open it with on_change='rebuild' to begin anew with all that "
-            "is made of the same inputs, which have to be given again from the beginning"
+            "Nothing has been done: open it with on_change='rebuild' to discard the state that "
+            "depends on the same inputs, and feed these again from the beginning"
             + (f": {', '.join(again)}" if again else "")
         ) from missing
     if changes and on_change == "refuse":
@@ -281,14 +281,14 @@ def _restored(
     for change in changes:
         _logger.info("store at %s: %s", objects.root, change)
     if missing is not None:
-        state = _anew(flow, told, decoder, found, prints)
+        state = _anew(flow, described, decoder, reused, prints)
     return state, prints
 
 
 def _settings_in(
     body: Mapping[str, Any], here: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings that a store's fingerprints are compared with, and those of its last writer.
+    """The settings that a store's fingerprints are compared with, and the last writer's settings.
 
     A store of an earlier version has recorded the time zone only.
     """
@@ -324,51 +324,51 @@ def _settings_changed(
 
 
 def _anew(
-    flow: BaseDataflow, told: Mapping[str, Any], decoder: Decoder, found: Rebuilt,
+    flow: BaseDataflow, described: Mapping[str, Any], decoder: Decoder, reused: Rebuilt,
     prints: Mapping[Node, Fingerprint],
 ) -> State:
-    """The state in which all that has to do with something new begins anew."""
-    every = flow._wanted()
-    parts = _parts(written(every).nodes)
-    fresh = {parts[node] for node in found.added}
-    kept = [sink for sink in every if parts[sink] not in fresh]
-    inputs = _fed_again(flow, found)
-    found = rebuilt(told, written(kept), prints)
+    """The state without the parts of the program that have a new collection."""
+    wanted = flow._wanted()
+    parts = _parts(written(wanted).nodes)
+    fresh = {parts[node] for node in reused.added}
+    unchanged = [sink for sink in wanted if parts[sink] not in fresh]
+    inputs = _fed_again(flow, reused)
+    reused = rebuilt(described, written(unchanged), prints)
     flow._inputs.begin_anew(inputs)
     names = [flow._inputs.names()[node] for node in inputs]
     staleness.warn(
-        f"what is made of {', '.join(map(repr, names)) or 'constants'} begins anew, as the program "
-        "has changed: give these inputs again, from the beginning; those that have a source are "
-        "read again by catch_up()"
+        "as the program has changed, collections begin anew that depend on "
+        f"{', '.join(map(repr, names)) or 'constants'}: feed these inputs again, from the "
+        "beginning; catch_up() reads inputs with a source again"
     )
-    state = decoder.state(found.nodes, found.graph)
+    state = decoder.state(reused.nodes, reused.graph)
     offsets = {name: at for name, at in state.offsets.items() if name not in names}
     return replace(state, offsets=offsets)
 
 
-def _fed_again(flow: BaseDataflow, found: Rebuilt) -> list[Node]:
+def _fed_again(flow: BaseDataflow, reused: Rebuilt) -> list[Node]:
     """The inputs in the same parts of the program as new collections."""
     parts = _parts(written(flow._wanted()).nodes)
-    fresh = {parts[node] for node in found.added}
+    fresh = {parts[node] for node in reused.added}
     return [node for node in flow._inputs.nodes() if parts[node] in fresh]
 
 
 def _parts(nodes: Sequence[Node]) -> dict[Node, int]:
-    """The nodes of a program by the parts that have nothing to do with each other."""
-    found: dict[Node, list[Node]] = {}
+    """The number of the connected part of each node of a program."""
+    members: dict[Node, list[Node]] = {}
     for node in nodes:
         sources = list(node.inputs)
         if isinstance(node, Variable) and node.result is not None:
             sources.append(node.result)
-        parts = {id(part): part for n in (node, *sources) for part in [found.setdefault(n, [n])]}
+        parts = {id(part): part for n in (node, *sources) for part in [members.setdefault(n, [n])]}
         whole = [n for part in parts.values() for n in part]
-        found.update(dict.fromkeys(whole, whole))
-    return {node: id(part) for node, part in found.items()}
+        members.update(dict.fromkeys(whole, whole))
+    return {node: id(part) for node, part in members.items()}
 
 
-def _changes(found: Rebuilt, before: set[str], now: set[str]) -> list[str]:
-    """What is told of a program that has changed."""
-    changes = list(found.reasons)
+def _changes(reused: Rebuilt, before: set[str], now: set[str]) -> list[str]:
+    """The changes of a program, in words."""
+    changes = list(reused.reasons)
     changes += [f"no collection is kept as {name!r} any more" for name in sorted(before - now)]
     changes += [f"a collection is kept as {name!r} now" for name in sorted(now - before)]
     return changes

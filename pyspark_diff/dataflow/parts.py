@@ -1,4 +1,4 @@
-"""What a dataflow holds, and what all its methods ask: whether it is open, and how far it is."""
+"""The state of a dataflow, and the checks that all its methods share."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from pyspark_diff.times import Antichain
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.storage import Storage, StoreFiles
 
-#: So many steps are remembered for reports.
+#: The number of steps whose costs are kept for reports.
 STEPS = 50
 
 
 class Parts(ABC):
-    """What a dataflow is made of; it holds state. Its methods are in the classes on top of it."""
+    """The attributes of a dataflow; it holds state. Subclasses add the methods."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Parts(ABC):
         check_names([time, diff])
         check_session(spark)
         self.spark = spark
-        #: The type of its times, if it is a struct. The engine's are their first fields, and its
-        #: frontiers are of all.
+        #: The type of times, if it is a struct. The engine's times are the first fields, and its
+        #: frontiers consist of whole structs.
         self.times, self.time_type = parse_times(time_type)
         #: The last graph, and the settings of its formulas that read the time zone.
         self._zoned: tuple[Graph, list[Settings | None]] | None = None
-        #: By their names the sessions of its inputs then.
+        #: The sessions of inputs with struct times, by name.
         self._products: dict[str, ProductSession] = {}
         self.time_name, self.diff_name = time, diff
         self.runner = runner
@@ -84,45 +84,44 @@ class Parts(ABC):
         self._buckets = buckets or parallelism(spark)
         self._piece_rows = piece_rows(spark)
         self._keep_history = keep_history
-        #: Whether what reads all that is kept is refused.
+        #: Whether an operator that scans all its state is refused.
         self._strict = strict
-        #: The last steps: their numbers, what ran, and what it did.
+        #: The last steps: number, graph and report of each.
         self._last_steps: deque[tuple[int, Graph, Report]] = deque(maxlen=STEPS)
         self._storage: Storage | StoreFiles = Storage(root)
-        #: Where steps are committed, if the state is to outlive the application.
+        #: The store of the commits, if the state is durable.
         self._store: Store | None = None
-        #: The program is being written, which does not run yet.
+        #: Whether the function that builds the program runs now.
         self._writing = False
         #: The settings that fingerprints of expressions are compared with; a store keeps them.
         self._base: Mapping[str, str] = recorded(spark).values
         self._inputs = Inputs(spark, self.time_type, time, diff, self._discard, self.times)
         self._sinks: dict[Node, None] = {}
         self._outputs = Outputs(self.time_type, time, diff)
-        #: Where inputs are filled from, and where changes go.
         self._sources = Sources(spark, self.time_type, time, diff)
-        self._given = Sinks(spark, time, diff, self.times)
-        #: What sinks know this dataflow by, as long as it has no store.
+        self._consumers = Sinks(spark, time, diff, self.times)
+        #: The identity that sinks see if the dataflow has no store.
         self._identity = secrets.token_hex(16)
-        #: What the next step runs; None where that has to be found.
+        #: The graph of the next step; None if it has to be built.
         self._growth: Growth | None = None
         self._state = State({}, {}, {}, {})
-        #: What Spark does for steps.
+        #: Spark's jobs for steps.
         self._live = Live(spark)
-        #: Up to where everything is done, also by consumers, before the step that runs.
+        #: The last state before the running step whose consumers have received everything.
         self._shown = self._state
         self._running = RunningSteps()
-        #: The last step that was begun, until its files are in order.
+        #: The last begun step, until its files are cleaned up.
         self._begun: StepContext | None = None
-        #: Files that stood before something was discarded; those that nobody needs go.
+        #: Files of states before a discard; the next cleanup removes those without a reader.
         self._superseded: set[str] = set()
         self._open = True
-        #: Whether consumers may not have been given all that another application made.
+        #: Whether consumers may lack updates of another application's last step.
         self._owes = False
         #: Whether the last step was refused, so that later updates may correct pending ones.
         self._refused = False
-        #: What the user calls the next commit.
+        #: The user's name of the next commit.
         self._token: str | None = None
-        #: Held by a step, and by whoever needs that none runs.
+        #: A step holds it, and so does each method that must not overlap with a step.
         self._lock = threading.RLock()
 
     def _check_open(self) -> None:
@@ -135,19 +134,19 @@ class Parts(ABC):
                 f"{what}() was called while the program is being written: open(path, program) runs "
                 "it when it is whole. Write inputs and operators there, and feed and step after it"
             )
-        # An RLock knows its owner; a note of our own could be left behind by an interrupt.
+        # An RLock knows its owner; an interrupt could leave a flag of our own set.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise StalledError(
                 f"{what}() was called by a function that a step of the same dataflow is calling, "
-                "and the step cannot go on before that returns. Let the function only take a note "
-                f"or feed an input, and call {what}() when the step has returned"
+                "and the step waits for that function. Let the function only take a note or feed "
+                f"an input, and call {what}() when the step has returned"
             )
 
     def _check_plain_times(self, what: str, why: str = "") -> None:
         if self.times is not None:
             raise SchemaError(
-                f"{what} goes by times that come one after the other, and those of this dataflow "
-                f"are structs, {self.times.simpleString()}{why and f': {why}'}"
+                f"{what} needs totally ordered times, and the times of this dataflow are structs, "
+                f"{self.times.simpleString()}{why and f': {why}'}"
             )
 
     def _store_of(self, what: str) -> Store:
@@ -159,7 +158,7 @@ class Parts(ABC):
         return self._store
 
     def _settings(self, state: State) -> dict[str, Any]:
-        """What a commit tells beside the state, as JSON has it."""
+        """The settings and names that a commit records with the state, as JSON."""
         return {
             "time_type": (
                 self.time_type.name if self.times is None else self.times.simpleString()
@@ -169,13 +168,13 @@ class Parts(ABC):
             "buckets": self._buckets,
             "settings": self._base,
             "other_settings": self._other_settings(),
-            "inputs": self._inputs.told(),
+            "inputs": self._inputs.descriptions(),
             "columns": {
                 name: schema_to_json(struct) for name, struct in self._sources.columns().items()
             },
             "numbers": self._inputs.numbers(),
-            "kept": self._outputs.told(state),
-            "sinks": list(self._given),
+            "kept": self._outputs.metadata(state),
+            "sinks": list(self._consumers),
         }
 
     def _other_settings(self) -> dict[str, str]:
@@ -184,20 +183,20 @@ class Parts(ABC):
         return {name: value for name, (value, _) in other.items()}
 
     def _wanted(self) -> list[Node]:
-        """What is run for its own sake."""
+        """The nodes that every step runs: sinks and inputs."""
         return [*self._sinks, *self._inputs.nodes()]
 
     def _complete(self) -> State:
-        """The last state of which everything has been handed over."""
+        """The last state whose consumers have received everything."""
         state = self._state
         return state if state.handed_over else self._shown
 
     def _frontier(self) -> Antichain:
-        """Up to where everything is complete."""
+        """The frontier up to which all collections are complete."""
         return self._inputs.frontier(self._complete())
 
     def _build(self) -> Growth:
-        """What the next step runs."""
+        """The graph of the next step, and its new operators."""
         old = self._state.graph
         if self._growth is None:
             self._growth = grown(self._wanted(), old, self._state)
@@ -210,7 +209,7 @@ class Parts(ABC):
         return [*self._state.paths(), *self._outputs.pinned]
 
     def _reading(self) -> AbstractContextManager[object]:
-        """Around a reading: else a step of another thread removes files that are looked into."""
+        """Guards a read of files, so that a step of another thread does not remove them."""
         return self._lock
 
     def _arrangement(self, node: Node) -> Arrangement:
@@ -221,4 +220,4 @@ class Parts(ABC):
 
     @abstractmethod
     def _discard(self, node: Input, where: Column | str | None, waiting: bool) -> Discarded:
-        """Drop what has entered an input; whoever steps knows how."""
+        """Drop updates that have entered an input; the class that steps implements it."""

@@ -1,4 +1,4 @@
-"""A dataflow as a picture in a notebook: text of Mermaid, and SVG where Graphviz is there."""
+"""A dataflow as a picture in a notebook: a Mermaid diagram, and SVG if Graphviz is installed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Sequence
 
 from pyspark_diff.engine.explanation import Operator
 
-#: How operators look, by form: what is before and after the text in Mermaid, and in Graphviz.
+#: The shapes of operators by form: Mermaid's brackets around the text, and Graphviz's shape.
 _SHAPES = {
     "source": ("([", "])", "oval"), "keyed": ("[(", ")]", "cylinder"),
     "loop": ("{{", "}}", "hexagon"), "sink": ("([", "])", "oval"), "linear": ("[", "]", "box"),
 }
-#: What cannot stand in a text of Mermaid as it is: entities are written with "#".
+#: Characters that a Mermaid text must escape; Mermaid writes entities with "#".
 _ENTITIES = {ord(c): f"#{ord(c)};" for c in '#"<>&`\\;\n'}
-#: Seconds that Graphviz may take; what is too large for it is told as text.
+#: Seconds that Graphviz may take; a larger graph is shown as text.
 _PATIENCE = 20
 
 
 class Plot:
-    """The graph of a dataflow, as `Dataflow.plot` has it.
+    """The graph of a dataflow; `Dataflow.plot` returns it.
 
-    As text it is a diagram of Mermaid; notebooks show it as a picture, by Graphviz where its
-    program ``dot`` is there and else by their own Mermaid, if they have it.
+    Its text is a Mermaid diagram. Notebooks show a picture: Graphviz draws it if its program
+    ``dot`` is installed, else the notebook's own Mermaid.
 
     Parameters
     ----------
@@ -38,38 +38,38 @@ class Plot:
     def mermaid(self) -> str:
         """The diagram in Mermaid's language: nodes are operators, boxes around them are loops."""
         lines = ["flowchart TD"]
-        around: tuple[str, ...] = ()
-        for number, one in enumerate(self._operators):
-            around = _moved(lines, around, one.loops, f'subgraph l{number}_{{}}["{{}}"]', "end")
-            before, after, _ = _SHAPES[one.form]
-            lines.append(f'n{one.number}{before}"{one.name.translate(_ENTITIES)}"{after}')
-        _moved(lines, around, (), "", "end")
-        for one in self._operators:
-            lines += [f"n{source} --> n{one.number}" for source in one.inputs]
-            if one.feedback is not None:
-                lines.append(f"n{one.feedback} -. next .-> n{one.number}")
+        boxes: tuple[str, ...] = ()
+        for number, node in enumerate(self._operators):
+            boxes = _moved(lines, boxes, node.loops, f'subgraph l{number}_{{}}["{{}}"]', "end")
+            before, after, _ = _SHAPES[node.form]
+            lines.append(f'n{node.number}{before}"{node.name.translate(_ENTITIES)}"{after}')
+        _moved(lines, boxes, (), "", "end")
+        for node in self._operators:
+            lines += [f"n{source} --> n{node.number}" for source in node.inputs]
+            if node.feedback is not None:
+                lines.append(f"n{node.feedback} -. next .-> n{node.number}")
         return "\n".join(lines) + "\n"
 
     @property
     def dot(self) -> str:
-        """The same in the language of Graphviz."""
+        """The diagram in Graphviz's language."""
         lines = ["digraph {", "node [fontname=sans fontsize=10]", "graph [fontname=sans]"]
-        around: tuple[str, ...] = ()
-        for number, one in enumerate(self._operators):
-            around = _moved(
-                lines, around, one.loops, f'subgraph cluster_{number}_{{}} {{{{ label="{{}}"', "}"
+        boxes: tuple[str, ...] = ()
+        for number, node in enumerate(self._operators):
+            boxes = _moved(
+                lines, boxes, node.loops, f'subgraph cluster_{number}_{{}} {{{{ label="{{}}"', "}"
             )
-            name = one.name.replace("\\", "\\\\").replace('"', '\\"')
-            lines.append(f'n{one.number} [label="{name}" shape={_SHAPES[one.form][2]}]')
-        _moved(lines, around, (), "", "}")
-        for one in self._operators:
-            lines += [f"n{source} -> n{one.number}" for source in one.inputs]
-            if one.feedback is not None:
-                lines.append(f"n{one.feedback} -> n{one.number} [style=dashed constraint=false]")
+            name = node.name.replace("\\", "\\\\").replace('"', '\\"')
+            lines.append(f'n{node.number} [label="{name}" shape={_SHAPES[node.form][2]}]')
+        _moved(lines, boxes, (), "", "}")
+        for node in self._operators:
+            lines += [f"n{source} -> n{node.number}" for source in node.inputs]
+            if node.feedback is not None:
+                lines.append(f"n{node.feedback} -> n{node.number} [style=dashed constraint=false]")
         return "\n".join([*lines, "}"]) + "\n"
 
     def svg(self) -> str | None:
-        """The picture, or None where Graphviz is not there, or gives up."""
+        """The picture, or None if Graphviz is not installed or fails."""
         program = shutil.which("dot")
         if program is None:
             return None
@@ -89,24 +89,24 @@ class Plot:
         return f"Plot({len(self._operators)} operators)"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """What notebooks show: the first kind that they know."""
-        found = {"text/plain": self.mermaid, "text/vnd.mermaid": self.mermaid}
+        """The forms of the picture; a notebook shows the richest one that it supports."""
+        forms = {"text/plain": self.mermaid, "text/vnd.mermaid": self.mermaid}
         svg = self.svg()
-        return found if svg is None else {**found, "image/svg+xml": svg}
+        return forms if svg is None else {**forms, "image/svg+xml": svg}
 
     def _repr_html_(self) -> str:
-        """For notebooks that only take HTML."""
+        """The picture for notebooks that only show HTML."""
         return self.svg() or f"<pre>{html.escape(self.mermaid)}</pre>"
 
 
 def _moved(
-    lines: list[str], around: tuple[str, ...], wanted: tuple[str, ...], opening: str, closing: str
+    lines: list[str], boxes: tuple[str, ...], wanted: tuple[str, ...], opening: str, closing: str
 ) -> tuple[str, ...]:
-    """Boxes are closed and opened, so that what comes next is in those that are wanted."""
+    """Close and open boxes, so that the following lines are in the wanted ones."""
     shared = 0
-    while shared < min(len(around), len(wanted)) and around[shared] == wanted[shared]:
+    while shared < min(len(boxes), len(wanted)) and boxes[shared] == wanted[shared]:
         shared += 1
-    lines += [closing] * (len(around) - shared)
+    lines += [closing] * (len(boxes) - shared)
     lines += [
         opening.format(depth, name.translate(_ENTITIES))
         for depth, name in enumerate(wanted[shared:], shared)

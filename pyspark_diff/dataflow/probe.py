@@ -1,4 +1,4 @@
-"""Probes: where the frontier of a collection is.
+"""Probes: handles that report the frontier of a collection.
 
 ``less_than(t)`` is true while updates at a time before ``t`` may still appear in the collection;
 the empty frontier means that it is complete.
@@ -10,15 +10,13 @@ from typing import Any, Callable
 
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.times import coordinate, one_of
+from pyspark_diff.dataflow.times import coordinate, single_time
 from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain, Time
 
 
 class Probe:
-    """Reports the frontier of one collection of a dataflow.
-
-    Made by `DiffFrame.probe`.
+    """Reports the frontier of a collection. `DiffFrame.probe` returns it.
 
     Examples
     --------
@@ -72,7 +70,7 @@ class Probe:
         return self._read()
 
     def time(self) -> Any:
-        """The one time of the frontier as the user's type, or None when complete.
+        """The only time of the frontier in the user's type, or None when complete.
 
         Raises
         ------
@@ -80,6 +78,6 @@ class Probe:
             If times are structs and the frontier has several.
         """
         if self._times is not None:
-            return one_of(self._read())
+            return single_time(self._read())
         at = self._read().bound
         return None if at is None else self._time_type.decode(at)

@@ -1,7 +1,7 @@
-"""Sessions of inputs whose times are structs: what they hand on has all fields but the first as
-columns, and the first one as its time.
+"""Sessions of inputs with struct times. The first field of a time is the time of an update in the
+engine, and columns have the other fields.
 
-    the session's frontier is F  ⟹  no update comes any more at a time that is not beyond F
+    the session's frontier is F  ⟹  no further update has a time that is not beyond F
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class StructSession(InputSession):
-    """What a `ProductSession` feeds: its frontiers are of structs, and the updates that enter have
-    all fields of their times but the first as their last columns.
+    """The engine's side of a `ProductSession`: frontiers consist of structs, and the last columns
+    of updates have all fields of their times but the first.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class StructSession(InputSession):
     ):
         super().__init__(node, spark, time, diff, start, discard)
         self._times = times
-        #: Held while updates are compared with the frontier, and until they have entered.
+        #: Guards the comparison of updates with the frontier together with their entry.
         self.feeding = threading.RLock()
-        #: The greatest of all fields of the times of a frame that enters.
+        #: The maximum of each field of the times of a frame that enters.
         self.last: Coordinate = ()
 
-    def _told(self) -> str:
+    def _describe_time(self) -> str:
         at = self._content.capability
         return "closed" if at.is_empty else f"at {list(at)!r}"
 
@@ -65,36 +65,36 @@ class StructSession(InputSession):
         with self.feeding:
             super()._hand_over(to)
 
-    def _shown(self, given: Discarded) -> Discarded:
+    def _shown(self, discarded: Discarded) -> Discarded:
         records = len(self._node.schema.names) + 1 - len(self._times.fields)
-        found: Discarded = []
-        for one in given:
-            names = list(one.columns if isinstance(one, DataFrame) else one.column_names)
+        shown: Discarded = []
+        for rows in discarded:
+            names = list(rows.columns if isinstance(rows, DataFrame) else rows.column_names)
             *fields, time, diff = names[records:]
-            if isinstance(one, DataFrame):
+            if isinstance(rows, DataFrame):
                 pairs = zip((time, *fields), self._times.fields)
                 parts = (column(name).cast(f.dataType).alias(f.name) for name, f in pairs)
-                kept = map(column, names[:records])
-                found.append(one.select(*kept, F.struct(*parts).alias(time), column(diff)))
+                own = map(column, names[:records])
+                shown.append(rows.select(*own, F.struct(*parts).alias(time), column(diff)))
                 continue
-            arrays = [joined([one[name]]) for name in (time, *fields)]
+            arrays = [joined([rows[name]]) for name in (time, *fields)]
             whole = pa.StructArray.from_arrays(arrays, self._times.names)
-            rest = one.drop_columns(names[records:])
+            rest = rows.drop_columns(names[records:])
             rest = rest.append_column(time, whole.cast(arrow_type(self._times)))
-            found.append(rest.append_column(diff, one[diff]))
-        return found
+            shown.append(rest.append_column(diff, rows[diff]))
+        return shown
 
     def _advance(self, to: Antichain) -> None:
         """Move the session's frontier forward."""
         with self._lock:
-            self._hold(self._content._replace(capability=to))
+            self._replace_content(self._content._replace(capability=to))
 
 
 class ProductSession:
     """Feeds one input of a dataflow whose times are structs. It holds state: its frontier.
 
-    Made by `Dataflow.input`, where ``time_type`` is a struct of integers. It is what `InputSession`
-    is, with tuples as times; a frontier is one of them, or a list.
+    `Dataflow.input` returns it if ``time_type`` is a struct of integers. It is an `InputSession`
+    with tuples as times; a frontier is a tuple, or a list of tuples.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class ProductSession:
         self._time, self._diff = session._names
 
     def __repr__(self) -> str:
-        return f"ProductSession({self.name!r}, {self._session._told()})"
+        return f"ProductSession({self.name!r}, {self._session._describe_time()})"
 
     @property
     def _frontier(self) -> Antichain:
@@ -135,12 +135,12 @@ class ProductSession:
         return self._schema.struct
 
     def time(self) -> tuple[int, ...]:
-        """The session's time: that of the next insertion.
+        """The time at which the next inserted rows enter.
 
         Raises
         ------
         InvalidTimeError
-            If its frontier has several times: none of them comes before all others.
+            If the frontier has several times, none of them before all others.
         """
         self._session._open()
         frontier = self._frontier
@@ -149,22 +149,22 @@ class ProductSession:
                 f"input {self.name!r} is at several times, {list(frontier)!r}, and records "
                 "enter at one: give them theirs, update(...)"
             )
-        (found,) = frontier.elements
-        assert isinstance(found, tuple)
-        return found
+        (time,) = frontier.elements
+        assert isinstance(time, tuple)
+        return time
 
     def advance_to(self, time: Any) -> None:
-        """Move the session's frontier forward: no update that is not beyond it will come any more.
+        """Move the session's frontier forward: every later update is at a time beyond it.
 
         Parameters
         ----------
         time : tuple of int, or list of them
-            Updates may still come at times that are not before one of them in any field.
+            Updates may still enter at times that are not before one of these in any field.
 
         Raises
         ------
         TimeRegressionError
-            If one of them is not beyond the frontier that it has.
+            If one of them is not beyond the present frontier.
         """
         to = frontier_of(time, self._times)
         with self._session.feeding:
@@ -178,11 +178,11 @@ class ProductSession:
 
     def insert(self, data: Data) -> None:
         """Add records at the session's time: see `InputSession.insert`."""
-        self._put(data, 1)
+        self._append(data, 1)
 
     def remove(self, data: Data) -> None:
         """Take records away at the session's time."""
-        self._put(data, -1)
+        self._append(data, -1)
 
     def update(self, data: Data) -> None:
         """Add update rows that bring their own times and diffs: see `InputSession.update`.
@@ -198,26 +198,26 @@ class ProductSession:
             *self.schema.fields, T.StructField(self._time, self._times),
             T.StructField(self._diff, T.LongType()),
         ])
-        found = coerce(data, struct, self.name, self._session._spark, widen=(self._diff,))
+        rows = coerce(data, struct, self.name, self._session._spark, widen=(self._diff,))
         with self._session.feeding:
             self._session._open()
-            if isinstance(found, DataFrame):
-                self._session.update(self._checked_frame(found))
-            elif found.num_rows:
-                self._session.update(self._checked(found))
+            if isinstance(rows, DataFrame):
+                self._session.update(self._checked_frame(rows))
+            elif rows.num_rows:
+                self._session.update(self._checked(rows))
 
     def flush(self) -> None:
         """Hand everything over to the dataflow. Its next step does that too."""
         self._session.flush()
 
     def discard(self) -> Discarded:
-        """Drop what has entered and is not complete, or came to no step: see
+        """Drop updates that no step has processed or whose time is incomplete: see
         `InputSession.discard`.
 
         Returns
         -------
         list of pyarrow.Table or DataFrame
-            What was dropped: the input's columns, time and diff.
+            The dropped updates: the input's columns, time and diff.
         """
         return self._session.discard()
 
@@ -231,18 +231,18 @@ class ProductSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _put(self, data: Data, diff: int) -> None:
-        found = coerce(data, self.schema, self.name, self._session._spark)
+    def _append(self, data: Data, diff: int) -> None:
+        rows = coerce(data, self.schema, self.name, self._session._spark)
         with self._session.feeding:
             now = self.time()
             self._session.last = now
             for name, part in zip(self._fields, now[1:]):
-                if isinstance(found, DataFrame):
-                    found = found.withColumn(name, F.lit(part).cast("long"))
+                if isinstance(rows, DataFrame):
+                    rows = rows.withColumn(name, F.lit(part).cast("long"))
                 else:
-                    numbers = pa.array(np.full(found.num_rows, part, np.int64))
-                    found = found.append_column(name, numbers)
-            (self._session.insert if diff > 0 else self._session.remove)(found)
+                    numbers = pa.array(np.full(rows.num_rows, part, np.int64))
+                    rows = rows.append_column(name, numbers)
+            (self._session.insert if diff > 0 else self._session.remove)(rows)
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """A table of updates with the fields of its times as columns."""
@@ -262,7 +262,7 @@ class ProductSession:
         return records.append_column(self._diff, table[self._diff])
 
     def _checked_frame(self, frame: DataFrame) -> DataFrame:
-        """The same of a Spark frame, of which one job reads the times."""
+        """A Spark frame of updates with the fields of its times as columns; one job reads them."""
         parts = [column(self._time).getField(f.name).cast("long") for f in self._times.fields]
         inside = F.lit(False)
         for element in self._frontier:
@@ -274,16 +274,16 @@ class ProductSession:
         missing = F.lit(False)
         for part in parts:
             missing |= part.isNull()
-        told = frame.agg(
+        extremes = frame.agg(
             F.count_if(missing).alias("missing"),
             F.first(F.when(~inside, F.array(*parts)), ignorenulls=True).alias("wrong"),
             F.array(*map(F.max, parts)).alias("last"),
         ).first()
-        assert told is not None  # an aggregate without keys has one row
-        self._check_nulls(told.missing)
-        if told.wrong is not None:
-            self._refuse(tuple(told.wrong))
-        self._session.last = tuple(part or 0 for part in told.last)  # there may be no rows
+        assert extremes is not None  # an aggregate without keys has one row
+        self._check_nulls(extremes.missing)
+        if extremes.wrong is not None:
+            self._refuse(tuple(extremes.wrong))
+        self._session.last = tuple(part or 0 for part in extremes.last)  # there may be no rows
         rest = [part.alias(name) for part, name in zip(parts[1:], self._fields)]
         first = column(self._time).getField(self._times.fields[0].name).alias(self._time)
         return frame.select(

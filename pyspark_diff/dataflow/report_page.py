@@ -1,6 +1,6 @@
-"""A dataflow as a page: its graph, and what each of the last steps cost, in one file of HTML.
+"""A dataflow as a page: its graph and the costs of the last steps, in an HTML file.
 
-The page asks for nothing: no server, no network. Names come as JSON and are set as text only.
+The page needs no server and no network. Names are in JSON, and the page inserts them as text only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_diff.trace.storage import put_in_place
 
 
 class StepCosts(NamedTuple):
-    """Operators with what they did in one step.
+    """Operators with their costs in a step.
 
     Parameters
     ----------
@@ -33,16 +33,16 @@ class StepCosts(NamedTuple):
 
 def page(steps: Sequence[StepCosts]) -> str:
     """The page of some steps, the latest last."""
-    found = [
-        {"step": one.step, "seconds": one.seconds, "operators": [_told(o) for o in one.operators]}
-        for one in steps
+    data = [
+        {"step": s.step, "seconds": s.seconds, "operators": [_fields(o) for o in s.operators]}
+        for s in steps
     ]
-    # Within a script only "<" could end it; in JSON it stands in strings alone.
-    return _PAGE.replace("@STEPS@", json.dumps(found).replace("<", "\\u003c"))
+    # Only "<" could end the script, and JSON has it in strings alone.
+    return _PAGE.replace("@STEPS@", json.dumps(data).replace("<", "\\u003c"))
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page: what was there before is replaced at once or not at all.
+    """Write a page; an existing file is replaced atomically.
 
     Raises
     ------
@@ -56,21 +56,21 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(scratch, 0o644)  # mkstemp lets nobody else read
+        os.chmod(scratch, 0o644)  # mkstemp lets only the owner read
         put_in_place(scratch, str(target))
     except BaseException:
         os.unlink(scratch)
         raise
 
 
-def _told(one: Operator) -> dict[str, Any]:
-    cost = one.cost
+def _fields(operator: Operator) -> dict[str, Any]:
+    cost = operator.cost
     return {
-        "id": one.number, "name": one.name, "form": one.form, "inputs": list(one.inputs),
-        "loops": list(one.loops), "time": cost.seconds, "rows_in": cost.rows_in,
-        "touched": cost.rows_read, "rows_out": cost.rows_out, "kept": one.rows,
-        "bytes": one.bytes, "codes": one.codes, "ran": cost.where,
-        "back": one.feedback,
+        "id": operator.number, "name": operator.name, "form": operator.form,
+        "inputs": list(operator.inputs), "loops": list(operator.loops), "time": cost.seconds,
+        "rows_in": cost.rows_in, "touched": cost.rows_read, "rows_out": cost.rows_out,
+        "kept": operator.rows, "bytes": operator.bytes, "codes": operator.codes,
+        "ran": cost.where, "back": operator.feedback,
     }
 
 
@@ -93,9 +93,9 @@ label{margin-right:1.5em}</style></head><body><h1>Dataflow</h1>
 <label>Show <select id="mode"><option value="time">time</option><option value="rows">rows</option>
 <option value="blowup">blow-up</option><option value="memory">memory</option></select></label>
 <span id="loops"></span>
-<p>An arrow is what goes from one operator to the next, a dashed one what comes round in a loop.
-Blue operators are in a loop, and red is the more, the more of what is shown is theirs.</p>
-<div id="graph"></div><h2>Ten dearest operators</h2><table id="top"></table>
+<p>An arrow shows updates from one operator to the next, a dashed arrow the feedback of a loop.
+Blue operators are in a loop. The redder an operator, the greater its share.</p>
+<div id="graph"></div><h2>Ten most expensive operators</h2><table id="top"></table>
 <script>
 const steps=@STEPS@,closed=new Set(),get=i=>document.getElementById(i);
 const value={time:o=>o.time,rows:o=>o.rows_in+o.touched,

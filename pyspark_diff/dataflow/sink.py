@@ -1,13 +1,13 @@
-"""Sinks: where the changes of collections go, a step at a time, each exactly once.
+"""Sinks: consumers of a collection's changes, each step exactly once.
 
-For the epochs ``e1 < e2 < ...`` in which a sink was given changes, and their times ``[l, u)``::
+For the epochs ``e1 < e2 < ...`` of a sink, and their times ``[l, u)``::
 
     l1 = the beginning     l(i+1) = u(i)     the same epoch  =>  the same changes
 
-A step is committed with what its sinks are to be given, as an interval of times of collections that
-are kept; so what a sink is given does not hang on what its process had in memory, and one that has
-failed, or whose process was ended, is given the same again, under the same epoch. Nothing later is
-done before it has that.
+The commit of a step records the interval of times that each sink is due, and the collections are
+kept. The changes therefore do not depend on the memory of a process. A sink that has failed, or
+whose process has ended, receives the same changes again under the same epoch. No later step runs
+before.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from pyspark_diff.trace.arrangement import Arrangement
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a sink is given: the changes that one step made in a collection.
+    """The changes of a step in a collection, for a sink.
 
-    Its frames read what is kept, and are for as long as `Sink.write` runs.
+    The frames read kept collections and are valid while `Sink.write` runs.
 
     Parameters
     ----------
     number : int
-        Of the step; the numbers of one store grow, and no two steps have one.
+        The number of the step; numbers are unique in a store and grow.
     store : str
-        Of the dataflow, the same in each process that goes on with it, and no other's.
+        The unique identity of the store, equal in all processes that continue the dataflow.
     name : str
-        Of the sink.
+        The name of the sink.
     is_first : bool
-        Whether the changes are the whole collection: what the sink has written before, of a program
-        that has changed since, is to be replaced by them.
+        Whether the changes are the whole collection, and replace earlier output of the sink from a
+        program that has changed since.
     spark : SparkSession
     schema : StructType
-        Of the records.
+        The schema of the records.
     time, diff : str
-        Names of these columns in ``changes``.
+        The names of time and diff in ``changes``.
     offsets : mapping of str to object
         The offset of each source up to which the collection contains its rows.
     """
@@ -82,31 +82,30 @@ class Epoch:
         return self._changes()
 
     def snapshot(self) -> DataFrame:
-        """The collection as it is after the step, each record as often as it stands.
+        """The collection after the step, with each record as often as its multiplicity.
 
         Raises
         ------
         NegativeMultiplicityError
         NotReadableError
-            If times are structs: none of those that are complete is the latest.
+            If times are structs: no complete time is the latest.
         """
         return self._snapshot()
 
 
 class Sink(ABC):
-    """Where the changes of a collection are written: see `DiffFrame.sink`.
+    """A consumer that writes the changes of a collection: see `DiffFrame.sink`.
 
-    What `write` was given and did not return from is given to it again, in this process or in
-    another one, with the same number and the same changes. To give exactly once it makes what it
-    does the second time do nothing.
+    If `write` does not return, it is called again, in this process or in another one, with the same
+    number and the same changes. For exactly-once output a repeated `write` must be idempotent.
     """
 
-    #: Whether it writes the collection as it is after a step, `Epoch.snapshot`: where times are
-    #: structs there is no latest one, so that it is refused.
+    #: Whether it writes `Epoch.snapshot`. With struct times such a sink is refused, because no time
+    #: is the latest.
     writes_snapshots: ClassVar[bool] = False
 
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
-        """Refuse a collection that cannot be written, when the program is written."""
+        """Refuse a collection that cannot be written, while the program is built."""
 
     @abstractmethod
     def write(self, epoch: Epoch) -> None:
@@ -122,7 +121,7 @@ class Sink(ABC):
 
 
 class _Output(NamedTuple):
-    """A sink, the collection that it is given, and the names of its columns."""
+    """A sink, its collection, and the user's names of the columns."""
 
     sink: Sink
     node: Node
@@ -130,7 +129,7 @@ class _Output(NamedTuple):
 
 
 class Sinks:
-    """The sinks of a dataflow. It holds state: which there are.
+    """The sinks of a dataflow. It holds state: the sinks.
 
     Parameters
     ----------
@@ -138,7 +137,7 @@ class Sinks:
     time, diff : str
         The user's names of these columns.
     times : StructType, optional
-        The type of times, if these are structs.
+        The type of times, if times are structs.
     """
 
     def __init__(
@@ -154,11 +153,11 @@ class Sinks:
         return bool(self._outputs)
 
     def add(self, name: str, sink: Sink, node: Node, columns: tuple[str, ...]) -> None:
-        """The changes of a kept collection go to a sink."""
+        """Register the sink of a kept collection's changes."""
         self._outputs[name] = _Output(sink, node, columns)
 
     def check_name(self, name: str, sink: object) -> None:
-        """Refuse a name that a sink cannot have, or what is none."""
+        """Refuse an invalid or used name, and an object that is no sink."""
         check_name(name, "a sink", "revenue")
         if name in self._outputs:
             raise SchemaError(f"this dataflow has a sink {name!r} already; give it another name")
@@ -169,81 +168,79 @@ class Sinks:
             )
         if self._times is not None and sink.writes_snapshots:
             raise NotReadableError(
-                f"{sink!r} writes a collection as it is at the latest time, and of times that are "
-                f"structs, {self._times.simpleString()}, none is the latest: write its changes, as "
+                f"{sink!r} writes the latest state of a collection, and no struct time "
+                f"{self._times.simpleString()} is the latest: write its changes, as "
                 "change_log, delta_append and foreach do"
             )
 
     def holds(
         self, state: State, start: Antichain, arranged: Callable[[Node], Arranged]
     ) -> dict[Node, Antichain]:
-        """From when on each collection is held, so that what comes next can be told apart.
+        """The read hold of the sinks on each collection, so that their next changes stay exact.
 
         Parameters
         ----------
         state : State
         start : Antichain
-            Where times begin: what a sink is given first is held from there on.
+            The first frontier; the hold of a sink without an epoch begins there.
         arranged : callable
-            The arrangement that keeps a collection.
+            Returns the arrangement that keeps a collection.
         """
-        found: dict[Node, Antichain] = {}
+        meets: dict[Node, Antichain] = {}
         for name, output in self._outputs.items():
-            node, given = arranged(output.node), state.given_to.get(name)
+            node, last = arranged(output.node), state.given_to.get(name)
             at: Antichain | None = start
-            if given is not None and given.node is node:
-                at = given.upper if given.done else given.lower
+            if last is not None and last.node is node:
+                at = last.upper if last.done else last.lower
             at = start if at is None else at
             if not at.is_empty:
                 hold = last_before(at)
-                found[node] = found.get(node, hold).meet(hold)
-        return found
+                meets[node] = meets.get(node, hold).meet(hold)
+        return meets
 
     def due(
         self, before: State, after: State, arranged: Callable[[Node, Graph], Arranged]
     ) -> Mapping[str, Given]:
-        """What sinks are to be given after a step.
+        """The interval that each sink is due after a step.
 
         Parameters
         ----------
         before, after : State
         arranged : callable
-            The arrangement that keeps a collection.
+            Returns the arrangement that keeps a collection.
         """
-        found: dict[str, Given] = {}
+        due: dict[str, Given] = {}
         graph = after.graph
         assert graph is not None  # a step has run
         for name, output in self._outputs.items():
             node = arranged(output.node, graph)
             last, upper = before.given_to.get(name), _settled(node, graph, after)
             if last is None or last.node is not node:
-                found[name] = Given(node, after.epoch, None, upper)
+                due[name] = Given(node, after.epoch, None, upper)
             elif last.upper == upper or not last.done:
-                found[name] = last
+                due[name] = last
             else:
-                found[name] = Given(node, after.epoch, last.upper, upper)
-        return found
+                due[name] = Given(node, after.epoch, last.upper, upper)
+        return due
 
     def give(
         self, state: State, store: str, arrangement: Callable[[Node], Arrangement]
     ) -> None:
-        """Give sinks what they have not been given; none waits for another.
+        """Write the due changes to each sink. A failed sink delays no other.
 
         Raises
         ------
         SinkError
-            If any has failed; the others have theirs.
+            If a sink has failed; the others have received their changes.
         """
         failed: dict[str, Exception] = {}
-        for name, given in state.given_to.items():
+        for name, due in state.given_to.items():
             output = self._outputs.get(name)
-            if given.done or output is None:
-                given.done = True
+            if due.done or output is None:
+                due.done = True
                 continue
             try:
-                self._give(
-                    name, output, given, store, arrangement(output.node), state.offsets
-                )
+                self._give(name, output, due, store, arrangement(output.node), state.offsets)
             except Exception as error:
                 if interrupted(error):
                     raise
@@ -252,22 +249,22 @@ class Sinks:
             epoch = state.given_to[name].epoch
             raise SinkError(
                 f"sink {name!r}, {self._outputs[name].sink!r}, has failed on epoch {epoch} "
-                f"({type(cause).__name__}: {cause}). The step is done, and is kept; this epoch is "
-                "given to it again before anything else: mend the sink, and step"
+                f"({type(cause).__name__}: {cause}). The step is done, and is kept. The next step "
+                "gives this epoch to the sink again first: repair the sink, and step"
             ) from cause
 
     def _give(
-        self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement,
+        self, name: str, output: _Output, due: Given, store: str, arrangement: Arrangement,
         offsets: Mapping[str, Any],
     ) -> None:
         if self._times is not None:
-            self._give_of_structs(name, output, given, store, arrangement, self._times)
+            self._give_of_structs(name, output, due, store, arrangement, self._times)
             return
-        lower = None if given.lower is None else given.lower.bound
-        upper = given.upper.bound
-        is_first = given.lower is None
+        lower = None if due.lower is None else due.lower.bound
+        upper = due.upper.bound
+        is_first = due.lower is None
         if not is_first and not arrangement.has_between(lower, upper):
-            given.done = True
+            due.done = True
             return
 
         def named(frame: DataFrame) -> DataFrame:
@@ -283,20 +280,20 @@ class Sinks:
             for column, field in zip(output.columns, fields)
         ])
         output.sink.write(Epoch(
-            given.epoch, store, name, is_first, self._spark, schema, *self._names,
+            due.epoch, store, name, is_first, self._spark, schema, *self._names,
             offsets, lambda: named(arrangement.between(self._spark, lower, upper)), snapshot,
         ))
-        given.done = True
+        due.done = True
 
     def _give_of_structs(
-        self, name: str, output: _Output, given: Given, store: str, arrangement: Arrangement,
+        self, name: str, output: _Output, due: Given, store: str, arrangement: Arrangement,
         times: T.StructType,
     ) -> None:
-        """The same where times are structs: the updates at times that have become complete."""
-        lower, upper = given.lower, given.upper
-        every, (time, diff) = arrangement.schema.struct.fields, self._names
-        # Fields of times are columns as they were revealed, from the innermost loop on.
-        records, fields = every[:len(output.columns)], every[len(output.columns):][::-1]
+        """Write the updates with struct times that have become complete."""
+        lower, upper = due.lower, due.upper
+        columns, (time, diff) = arrangement.schema.struct.fields, self._names
+        # The columns of fields of times are in the order of loops, from the innermost one on.
+        records, fields = columns[:len(output.columns)], columns[len(output.columns):][::-1]
         names = (time, *(field.name for field in fields))
 
         def inside(table: pa.Table) -> np.ndarray:
@@ -306,33 +303,33 @@ class Sinks:
 
         def changes() -> DataFrame:
             pairs = zip(map(column, names), times.fields)
-            whole = F.struct(*(part.cast(one.dataType).alias(one.name) for part, one in pairs))
+            whole = F.struct(*(part.cast(f.dataType).alias(f.name) for part, f in pairs))
             return arrangement.only(self._spark, inside).select(
                 *(column(field.name) for field in records), whole.alias(time), column(diff)
             ).toDF(*output.columns, time, diff)
 
         def snapshot() -> DataFrame:
             raise NotReadableError(
-                f"of times that are structs, {times.simpleString()}, none is the latest, so there "
-                "is no snapshot: write the changes"
+                f"no struct time {times.simpleString()} is the latest, so there is no snapshot: "
+                "write the changes"
             )
 
         if lower is not None and not arrangement.has_any(self._spark, inside):
-            given.done = True
+            due.done = True
             return
         schema = T.StructType([
-            T.StructField(told, field.dataType, field.nullable)
-            for told, field in zip(output.columns, records)
+            T.StructField(column, field.dataType, field.nullable)
+            for column, field in zip(output.columns, records)
         ])
         output.sink.write(Epoch(
-            given.epoch, store, name, lower is None, self._spark, schema, *self._names, {},
+            due.epoch, store, name, lower is None, self._spark, schema, *self._names, {},
             changes, snapshot,
         ))
-        given.done = True
+        due.done = True
 
 
 def _settled(node: Node, graph: Graph, state: State) -> Antichain:
-    """Up to where a collection is complete and nothing of it can be taken back."""
+    """The frontier up to which a collection is complete and no step can be taken back."""
     (part,) = (part.nodes for part in graph.connected if node in part.nodes)
     floors = [state.floors[n] for n in part if isinstance(n, Input) and n in state.floors]
     return meet_all([state.frontiers[node], *floors])

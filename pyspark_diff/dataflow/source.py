@@ -1,9 +1,9 @@
-"""Sources: tables and feeds from which inputs are filled, each from an offset on.
+"""Sources: tables and feeds that fill inputs, each from an offset on.
 
-    what an input was given  =  what its source had up to the offset that is in the last commit
+    rows of an input  =  rows of its source up to the offset in the last commit
 
-An offset is JSON that only its source understands. It is part of the state, so it moves with the
-step that takes in what was read, and a process that ends in between reads the same again.
+An offset is JSON that only its source understands. The state contains the offset, so a step commits
+the rows and the offset together. A process that ends before the commit reads the same rows again.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from pyspark_diff.spark.frames import column, few, frame_of_table
 from pyspark_diff.spark.schema import Schema, TimeType, contains, meant_by
 from pyspark_diff.times import Antichain
 
-#: What a source knows about how far it was read: None, numbers, texts, lists and objects of them.
+#: The position of a source's last reading as JSON: None, numbers, texts, lists and objects.
 Offset: TypeAlias = Any
 
 
 class Inserts(NamedTuple):
-    """Rows that come, for an input without a key."""
+    """Inserted rows, for an input without a key."""
 
     rows: Data
 
 
 class Removes(NamedTuple):
-    """Rows that go, for an input without a key."""
+    """Removed rows, for an input without a key."""
 
     rows: Data
 
 
 class Updates(NamedTuple):
-    """Rows that come and go, for an input without a key. They are read once more, to be checked.
+    """Rows with diffs, for an input without a key. An additional read checks them.
 
     Parameters
     ----------
     rows : DataFrame
-        The source's columns, one of the diff, and if they bring their times one of these.
+        The source's columns, the diff, and optionally the time.
     diff : str
         The column of the diff.
     time : str, optional
-        The column of the time. Rows without enter at the time of the epoch.
+        The column of the time. By default rows enter at the time of the epoch.
     """
 
     rows: DataFrame
@@ -64,21 +64,21 @@ class Updates(NamedTuple):
 
 
 class Upserts(NamedTuple):
-    """Rows that take the place of those with their keys, for an input with a key."""
+    """Rows that replace the rows of their keys, for an input with a key."""
 
     rows: Data
 
 
 class Deletes(NamedTuple):
-    """Keys whose rows go, for an input with a key; those that have none are let be."""
+    """Keys whose rows are deleted, for an input with a key; a key without a row changes nothing."""
 
     keys: Data
 
 
 class Whole(NamedTuple):
-    """The table as it is now: what was there and is not in it goes.
+    """The whole present table: rows of the input that it lacks are removed.
 
-    For an input without a key, each row is there as often as it is in ``rows``.
+    For an input without a key, each row gets its multiplicity in ``rows``.
     """
 
     rows: DataFrame
@@ -89,15 +89,14 @@ Change: TypeAlias = "Inserts | Removes | Updates | Upserts | Deletes | Whole"
 
 @dataclass(frozen=True)
 class Reading:
-    """What has come to a source since an offset.
+    """The changes of a source since an offset.
 
     Parameters
     ----------
     offset : object
-        Up to where it was read, as JSON has it.
+        The position after the changes, as JSON.
     changes : sequence of Inserts, Removes, Updates, Upserts, Deletes or Whole
-        In the order in which they are to be done. Frames may be read when the step needs them, so
-        what they read must stay what it is.
+        The changes in order. A step may read the frames later, so their files must not change.
     """
 
     offset: Offset
@@ -105,15 +104,15 @@ class Reading:
 
 
 class Source(ABC):
-    """A table or feed from which an input is filled: see `Dataflow.source`.
+    """A table or feed that fills an input: see `Dataflow.source`.
 
-    A subclass tells its columns, and reads what has come since an offset. Reading changes nothing,
-    and the same offset gives the same, and what has come since.
+    A subclass reports its columns, and reads the changes since an offset. A read changes no data.
+    Repeated reads from an offset return the same changes, followed by later ones.
     """
 
-    #: Columns of the key, if there is one row for each.
+    #: Columns of the key, if each key has one row.
     key: tuple[str, ...] = ()
-    #: Whether it may give whole tables without a key; what is there is kept, to be compared.
+    #: Whether it may return `Whole` without a key; then the input's rows are kept for comparison.
     is_whole = False
 
     @abstractmethod
@@ -123,7 +122,7 @@ class Source(ABC):
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
         """The source with the columns that a store has; None if the program declares them.
 
-        Called after `columns` has returned other columns, because the table has changed.
+        The dataflow calls it if `columns` returns other columns, because the table has changed.
 
         Parameters
         ----------
@@ -139,13 +138,13 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
-        """What has come since an offset; None if nothing has.
+        """The changes since an offset; None if there are none.
 
         Parameters
         ----------
         spark : SparkSession
         offset : object
-            That of an earlier reading; None for the beginning.
+            The offset of an earlier reading; None for the beginning.
         """
 
     def __repr__(self) -> str:
@@ -153,7 +152,7 @@ class Source(ABC):
 
 
 class _Feed(NamedTuple):
-    """An input with its source, and the input of rows that came too late, if they are kept."""
+    """An input with its source, and optionally the input of late rows and the rows before."""
 
     source: Source
     session: BaseSession
@@ -162,7 +161,7 @@ class _Feed(NamedTuple):
 
 
 class Sources:
-    """The sources of a dataflow, and how far each was read. It holds state.
+    """The sources of a dataflow and their offsets. It holds state.
 
     Parameters
     ----------
@@ -175,27 +174,27 @@ class Sources:
     def __init__(self, spark: SparkSession, time_type: TimeType, time: str, diff: str):
         self._spark, self._time_type = spark, time_type
         self._time, self._diff = time, diff
-        #: What they are called beside the columns of a row that came too late.
+        #: The time and diff columns of late rows.
         self._late = f"late_{time}", f"late_{diff}"
         self._feeds: dict[str, _Feed] = {}
-        #: How far what was handed over to the inputs was read.
+        #: The offset of the rows that each input has received.
         self.offsets: dict[str, Offset] = {}
         #: The columns that the store of the dataflow has for its inputs.
         self.stored: Mapping[str, T.StructType] = {}
-        #: By their inputs the columns that are not read because the store lacks them.
+        #: The columns of each input that are not read because the store lacks them.
         self.left_out: dict[str, list[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._feeds)
 
     def columns_of(self, name: str, source: Source) -> tuple[Source, T.StructType]:
-        """The source of an input, and the columns that it reads: those that the store has, if
-        the table has gained others.
+        """The source of an input, and the columns that it reads. If the table has gained columns,
+        these are the columns of the store.
 
         Raises
         ------
         SourceError
-            If the table has lost one of them.
+            If the table has lost a column of the store.
         """
         now, then = source.columns(self._spark), self.stored.get(name)
         if then is None or Schema(now).same_types(Schema(then)):
@@ -203,13 +202,13 @@ class Sources:
         narrowed = source.narrowed(then, self._spark)
         if narrowed is None:
             return source, now
-        self.left_out[name] = [one for one in now.names if one not in then.names]
+        self.left_out[name] = [column for column in now.names if column not in then.names]
         return narrowed, then
 
     def columns(self) -> dict[str, T.StructType]:
-        """By their names the columns of the inputs that have sources, if a store can have them."""
-        found = {name: feed.session.schema for name, feed in self._feeds.items()}
-        return {name: struct for name, struct in found.items()
+        """The columns of each input with a source, if a store can record their types."""
+        schemas = {name: feed.session.schema for name, feed in self._feeds.items()}
+        return {name: struct for name, struct in schemas.items()
                 if not contains(struct, T.UserDefinedType)}
 
     def add(
@@ -217,51 +216,51 @@ class Sources:
         aside: tuple[Node, InputSession] | None = None,
         before: Callable[[], DataFrame | None] | None = None,
     ) -> None:
-        """An input is filled from a source.
+        """Register the source of an input.
 
         Parameters
         ----------
         name : str
-            Of the input.
+            The name of the input.
         source : Source
         session : BaseSession
         aside : pair of Node and InputSession, optional
-            The input where late rows are kept.
+            The input of late rows.
         before : callable, optional
-            Gives the rows that are there, if any, where whole tables are compared with them.
+            Returns the input's rows, if any, for the comparison with whole tables.
         """
         self._feeds[name] = _Feed(source, session, aside, before)
 
     def go_on(self, offsets: Mapping[str, Offset], inputs: Iterable[str]) -> None:
-        """Go on where another process has got to.
+        """Continue from the offsets of another process.
 
         Parameters
         ----------
         offsets : mapping of str to object
         inputs : iterable of str
-            Names of the inputs that there are. One that has no source in this program has been
-            read so far all the same, and goes on from there in a program that has it again.
+            Names of the inputs. An input without a source in this program keeps its offset, so
+            that a later program with the source continues from there.
         """
         self.offsets = {name: offsets[name] for name in inputs if name in offsets}
 
     def name_of(self, source: Source) -> str | None:
-        """The input that a source fills."""
+        """The name of the input that a source fills."""
         return next((name for name, feed in self._feeds.items() if feed.source is source), None)
 
     @contextmanager
     def or_undone(self, name: str, taken: Callable[[], Mapping[str, Offset]]) -> Iterator[None]:
-        """Around a reading and a step: where that raises, and the reading came to no state, it is
-        as if it had not been, and can be given anew.
+        """Guard a reading and a step. If they raise and no state has the reading, the reading is
+        rolled back.
 
         Parameters
         ----------
         name : str
-            Of the input.
+            The name of the input.
         taken : callable
-            Gives the offsets of what the state has taken in.
+            Returns the offsets of the state.
         """
         session, before = self._feeds[name].session, dict(self.offsets)
-        content = session._held()
+        content = session._saved_content()
         try:
             yield
         except BaseException:
@@ -271,16 +270,16 @@ class Sources:
             raise
 
     def is_ahead(self, offsets: Mapping[str, Offset]) -> bool:
-        """Whether more was read than a state has taken in."""
+        """Whether a source was read beyond the offsets of a state."""
         return any(offsets.get(name) != offset for name, offset in self.offsets.items())
 
     def late(self, name: str) -> Node:
-        """The input of rows that came too late for another one.
+        """The input of the late rows of another input.
 
         Raises
         ------
         NotReadableError
-            If they are not kept, or there is no such input.
+            If the input keeps no late rows or does not exist.
         """
         feed = self._feeds.get(name)
         if feed is None or feed.aside is None:
@@ -290,7 +289,7 @@ class Sources:
         return feed.aside[0]
 
     def late_columns(self, columns: T.StructType) -> T.StructType:
-        """The columns of rows that came too late: beside their own their times and diffs."""
+        """The columns of late rows: those of the input, time and diff."""
         time, diff = self._late
         return T.StructType([
             *columns.fields, T.StructField(time, self._time_type.kind),
@@ -298,12 +297,12 @@ class Sources:
         ])
 
     def read(self, now: int | None, taken: Mapping[str, Offset]) -> int | None:
-        """Hand over to the inputs what has come to their sources.
+        """Read all sources and feed their changes to the inputs.
 
         Parameters
         ----------
         now : int or None
-            The time, encoded, at which it enters if it brings none; None if all are closed.
+            The encoded time at which rows without times enter; None if all inputs are closed.
         taken : mapping of str to object
             The offsets of the state. A whole table is compared with the rows of the state, so it
             is not read again as long as its last reading is pending.
@@ -311,25 +310,25 @@ class Sources:
         Returns
         -------
         int or None
-            The greatest time among it, encoded; None if nothing has come.
+            The greatest encoded time of the changes; None if there are none.
 
         Raises
         ------
         SourceError
-            If a source cannot be read, or gives what its input cannot take. What was read of others
-            is handed over, and is not read again.
+            If a source cannot be read, or its input refuses the rows. The inputs of other sources
+            keep their rows, and these are not read again.
         """
-        found = [
+        last_times = [
             self._read(name, feed, now) for name, feed in self._feeds.items()
             if now is not None and feed.session._at() is not None
             and (feed.before is None or taken.get(name) == self.offsets.get(name))
         ]
-        return max((last for last in found if last is not None), default=None)
+        return max((last for last in last_times if last is not None), default=None)
 
     def _read(self, name: str, feed: _Feed, now: int) -> int | None:
         before = self.offsets.get(name)
         sessions = [feed.session, *(() if feed.aside is None else (feed.aside[1],))]
-        contents = [one._held() for one in sessions]
+        contents = [session._saved_content() for session in sessions]
         try:
             reading = feed.source.read(self._spark, before)
             if reading is None:
@@ -338,13 +337,13 @@ class Sources:
             for session in sessions:
                 session._advance_at_least(Antichain([now]))
             for change in reading.changes:
-                self._put(feed, change)
+                self._feed(feed, change)
             for session in sessions:
                 session._hand_over()
             self.offsets[name] = offset
             return max([now, *(arrival.last for arrival in _new(feed.session, contents[0]))])
         except BaseException as error:
-            # What was handed over in part is as if it had not been read.
+            # Roll back the changes that the inputs have received in part.
             for session, content in zip(sessions, contents):
                 session._go_back(content)
             if before is None:
@@ -359,7 +358,7 @@ class Sources:
                 f"{type(error).__name__}: {in_words(error)}. Nothing of it was taken"
             ) from error
 
-    def _put(self, feed: _Feed, change: Change) -> None:
+    def _feed(self, feed: _Feed, change: Change) -> None:
         session = feed.session
         if isinstance(session, KeyedSession):
             if isinstance(change, Upserts):
@@ -376,7 +375,7 @@ class Sources:
             return
         assert isinstance(session, InputSession)  # there are no others
         if isinstance(change, Whole):
-            assert feed.before is not None  # whoever adds a source of whole tables gives it
+            assert feed.before is not None  # a source of whole tables is added with it
             before = feed.before()
             if before is None:
                 session.insert(_few(change.rows))
@@ -407,7 +406,7 @@ class Sources:
             feed.aside[1].insert(_few(rows.where(late).withColumnsRenamed(names)))
 
     def _update(self, session: InputSession, rows: DataFrame) -> None:
-        """Updates without times, at the session's."""
+        """Feed rows without times at the session's time."""
         session.update(_few(rows.withColumn(self._time, self._now(session))))
 
     def _now(self, session: BaseSession) -> Column:
@@ -415,23 +414,23 @@ class Sources:
 
 
 def _renamed(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    """A frame whose columns are renamed at once: the time may be called diff, and the diff time."""
+    """A frame with renamed columns. All are renamed at once, so that names can be swapped."""
     new = {
-        there: name for old, name in names.items()
-        for there in meant_by(old, frame.columns, frame.sparkSession)
+        match: name for old, name in names.items()
+        for match in meant_by(old, frame.columns, frame.sparkSession)
     }
     return frame.toDF(*(new.get(name, name) for name in frame.columns))
 
 
 def difference(before: DataFrame, after: DataFrame, diff: str) -> DataFrame:
-    """The updates by which one table becomes another, each row as often as it is there.
+    """The updates from one table to another, with multiplicities.
 
     Parameters
     ----------
     before, after : DataFrame
-        Of the same columns.
+        Frames with the same columns.
     diff : str
-        What the column of the diff is called.
+        The name of the diff column.
 
     Examples
     --------
@@ -449,11 +448,12 @@ def difference(before: DataFrame, after: DataFrame, diff: str) -> DataFrame:
 
 
 def _few(rows: Data) -> Data:
-    """Few rows of a frame as a table: the step does not read them again, and can name them."""
+    """Few rows of a frame as a table, so that the step need not read them again and an error can
+    name them."""
     table = few(rows) if isinstance(rows, DataFrame) else None
     return rows if table is None else table
 
 
 def _new(session: BaseSession, before: Any) -> Sequence[Any]:
-    """What a session was handed since it held something."""
+    """The arrivals that a session has flushed since an earlier content."""
     return session._content.flushed[len(before.flushed):]

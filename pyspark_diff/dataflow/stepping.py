@@ -1,8 +1,8 @@
-"""Steps of a dataflow: what was given is processed, all or nothing, and handed on.
+"""Steps of a dataflow: each processes the entered updates, atomically, and delivers the changes.
 
-    after a step the state is a new one, or what it raised has changed nothing
+    after a step either the state is a new one, or the step raised and changed nothing
 
-The one assignment of the state is the commit; what is left to do behind it follows from the state.
+A single assignment of the state is the commit. The state determines the work that remains after it.
 """
 
 from __future__ import annotations
@@ -54,49 +54,49 @@ UNRELATED = (
 
 
 class SteppingMethods(Parts):
-    """Stepping, and taking back what has entered."""
+    """Steps, and discarding of updates."""
 
     @property
     def last_report(self) -> Report:
-        """What the last step did."""
+        """The report of the last step."""
         return self._state.report
 
     def step(self, on_iteration: Watch | None = None, *, token: str | None = None) -> bool:
-        """Process everything that was given, up to the times that the inputs have advanced to.
+        """Process all entered updates, up to the times that the inputs have advanced to.
 
-        What is left, because nobody has advanced its input, is said: a StaleWarning, if there was
-        nothing else to do.
+        If updates wait because their input was not advanced, a step with nothing else to do warns
+        with a StaleWarning.
 
-        All or nothing: if it raises, nothing has changed and it can be called again. Only what
-        `DiffFrame.inspect` is given comes after the step: if such a function raises, the step
-        stands, all others are given their updates, and the next call of `step` goes on where this
-        one stopped.
+        A step is atomic: if it raises, nothing has changed and it can be called again. Functions of
+        `DiffFrame.inspect` run after the step: if one of them raises, the step remains committed,
+        all others receive their updates, and the next call of `step` continues the delivery.
 
-        While it runs, other threads may feed the inputs; whoever steps, reads, closes or adds
-        operators waits until it is over. A function that a step calls cannot step itself.
+        During a step other threads may feed the inputs. A thread that steps, reads, closes or adds
+        operators waits for the end. A function that a step calls cannot step itself.
 
         Parameters
         ----------
         on_iteration : callable, optional
-            Called in this thread after each iteration of a loop, while the step runs, with its
-            ``loop``, ``iteration``, ``changes`` and ``seconds`` as `iterations` has them after the
-            step. What it raises undoes the step.
+            This thread calls it after each iteration of a loop, during the step, with the ``loop``,
+            ``iteration``, ``changes`` and ``seconds`` that `iterations` shows after the step. An
+            error that it raises undoes the step.
         token : str, optional
-            What the commit is called, in a dataflow that has a store: the day, say. A job that is
-            run again finds in `token` what it had done, and is refused if it gives more for it.
+            The name of the commit, such as the day, in a dataflow with a store. A job that runs
+            again reads in `token` the last one that it committed. A step with further updates for
+            the same token is refused.
 
         Returns
         -------
         bool
-            Whether there was anything to do.
+            Whether there was anything to process.
 
         Raises
         ------
         StepError
-            If an expression or a function of the user, or Spark, has failed; the cause is what it
-            raised. Errors of the library keep their class. Either names the input, the time and
-            some of the updates that are to blame, where trying again with fewer of them finds them.
-            Drop them with `discard`.
+            If an expression or a function of the user, or Spark, has failed; the cause is its
+            error. Errors of the library keep their class. The message names the input, the time and
+            some of the updates that are to blame, if trials with fewer updates find them. Drop
+            these updates with `discard`.
         """
         self._check_outside("step")
         with self._lock:
@@ -105,21 +105,21 @@ class SteppingMethods(Parts):
             return self._step(on_iteration, token=token)
 
     def step_async(self, on_iteration: Watch | None = None) -> RunningStep:
-        """As `step`, in a thread of its own, while this one goes on.
+        """Start a `step` in a thread of its own and return.
 
-        Everything that was given up to this call is processed. Probes and `progress` tell how far
-        it is, and what is read is the state before it, or waits for it, as for any step of another
-        thread. Consumers of `DiffFrame.inspect` are called in its thread.
+        The step processes all updates that entered before this call. Probes and `progress` report
+        how far it is. As with any step of another thread, a read returns the state before the
+        step or waits for its end. The functions of `DiffFrame.inspect` run in the step's thread.
 
         Parameters
         ----------
         on_iteration : callable, optional
-            As of `step`; called in the thread of the step.
+            See `step`; the thread of the step calls it.
 
         Returns
         -------
         RunningStep
-            To wait for it, or to cancel it. Its errors come when it is waited for.
+            Waits for the step or cancels it; its `wait` raises the error of the step.
 
         Examples
         --------
@@ -130,7 +130,7 @@ class SteppingMethods(Parts):
         ...     words_in.insert([("a",)])
         ...     words_in.advance_to(1)
         ...     running = flow.step_async()
-        ...     # Until then ``running.done()``, the probe and `progress` tell how far it is.
+        ...     # Until then ``running.done()``, the probe and `progress` report how far it is.
         ...     running.wait(timeout=60), probe.less_than(1), flow.progress().frontier
         (True, False, Antichain([1]))
         """
@@ -152,31 +152,32 @@ class SteppingMethods(Parts):
     def advance_to(
         self, time: Any, on_iteration: Watch | None = None, *, token: str | None = None
     ) -> bool:
-        """Take all that was given so far as all there is before a time, and process it.
+        """Declare all inputs complete before a time, and process their updates.
 
-        The usual day: feed the inputs, and call this. It advances every input that is not there
-        yet, and steps; then all collections are complete up to, and not including, ``time``.
+        A daily job feeds the inputs and calls this method. It advances every input that is before
+        ``time``, and steps. Afterwards all collections are complete up to, and not including,
+        ``time``.
 
         Parameters
         ----------
         time : int, date or datetime
-            Where times are structs a tuple, or a list of some. All is complete then at times that
-            are before each of them in some field.
+            If times are structs, a tuple or a list of tuples. Afterwards all collections are
+            complete at times that are before each tuple in some field.
         on_iteration : callable, optional
         token : str, optional
-            Both as of `step`.
+            See `step`.
 
         Returns
         -------
         bool
-            Whether there was anything to do.
+            Whether there was anything to process.
 
         Raises
         ------
         TimeRegressionError
-            If all inputs that are open are beyond ``time``. Those that are stay where they are.
+            If all open inputs are beyond ``time``. If only some are, these keep their times.
         StepError
-            As `step` does. The inputs have advanced then, and `step` goes on.
+            See `step`. The inputs have advanced then, and a further `step` tries again.
 
         Examples
         --------
@@ -208,48 +209,48 @@ class SteppingMethods(Parts):
         condition : callable
             For example ``lambda: probe.less_than(session.time())``.
         on_iteration : callable, optional
-            As of `step`.
+            See `step`.
 
         Raises
         ------
         StalledError
-            If it holds and there is nothing left to do.
+            If the condition holds and a step has nothing to process.
         """
         self._check_open()
         while condition():
             if not self.step(on_iteration):
-                told = staleness.frontiers(self._inputs.sessions(), self._state)
+                reached = staleness.frontiers(self._inputs.sessions(), self._state)
                 raise StalledError(
-                    f"the condition still holds, but there is nothing left to do: {told}. Advance "
-                    "these inputs"
+                    f"the condition still holds, but there is nothing left to do: {reached}. "
+                    "Advance these inputs"
                 )
 
     def discard(self, *, waiting: bool = False) -> dict[str, Discarded]:
-        """Drop what has entered any input and no step has processed: see `InputSession.discard`.
+        """Drop the updates of all inputs that no step has processed: see `InputSession.discard`.
 
         Parameters
         ----------
         waiting : bool
-            Also what earlier steps took in, and what waits because inputs lag behind others.
+            Also drop updates that earlier steps took in and that wait for lagging inputs.
 
         Returns
         -------
         dict
-            By the inputs' names what was dropped.
+            The dropped updates of each input, by its name.
         """
         self._check_outside("discard")
         with self._lock:
-            found = self._take_back(self._inputs.fed(), None, waiting)
+            discarded = self._take_back(self._inputs.fed(), None, waiting)
             names = self._inputs.names()
-            return {names[node]: dropped for node, dropped in found.items()}
+            return {names[node]: dropped for node, dropped in discarded.items()}
 
     def progress(self) -> Progress:
-        """How far the step that runs is, or the last one if none does. Any thread may ask.
+        """The progress of the running step, or the last one if none runs. Any thread may call this.
 
         Returns
         -------
         Progress
-            Its ``frontier`` is that of all collections together, as a probe has it.
+            Its ``frontier`` is the meet of the frontiers of all collections.
 
         Examples
         --------
@@ -267,7 +268,7 @@ class SteppingMethods(Parts):
         frontier = self._frontier()
         if begun is not None and shown.epoch <= begun.state.epoch:
             return progress_of(begun, frontier)
-        # Until the files of a step that was committed are in order, its jobs are still its own.
+        # A committed step owns its jobs until its files are cleaned up.
         jobs = self._live.before if begun is None else begun.jobs
         return progress_after(shown, jobs.counts(), frontier)
 
@@ -280,9 +281,9 @@ class SteppingMethods(Parts):
             number = store.tokens.get(token)
             if number is not None and self._inputs.has_more(self._state):
                 raise RepeatedTokenError(
-                    f"the token {token!r} is that of commit {number}, and updates have been given "
-                    "that are not in it. If this is the same job again, drop them, discard(); else "
-                    "give the step a token of its own"
+                    f"the token {token!r} is that of commit {number}, and inputs have updates that "
+                    "are not in it. If this is the same job again, drop them, discard(); else give "
+                    "the step a token of its own"
                 )
 
     @interruptible()
@@ -298,15 +299,15 @@ class SteppingMethods(Parts):
         self._check_open()
         self._token = token
         if self._owes:
-            # Before the next commit, so that this one does not owe it too. One that fails is
-            # tried again after it, and is told then.
+            # Before the next commit, so that the commit does not record these deliveries again. A
+            # failed delivery is repeated after the commit, and its error is raised then.
             self._owes = False
             try:
                 self._deliver()
             except Exception as error:
                 if interrupted(error):
                     raise
-        # They are given all steps in order, so this comes before anything else.
+        # Sinks receive the steps in order, so a pending one is first.
         self._give()
         growth = self._build()
         graph = growth.graph
@@ -315,14 +316,14 @@ class SteppingMethods(Parts):
         old = self._state
         if graph is not old.graph:
             old = growth.extended(old, self._inputs.begins, self._inputs.start())
-        arrivals, upper = self._inputs.given(graph, old)
+        arrivals, upper = self._inputs.flushed_since(graph, old)
         moved = any(upper[node] != old.frontiers.get(node) for node in upper)
         if moved or any(arrivals.values()) or growth.late or old.rewinds:
             self._advance(growth, old, arrivals, upper, on_iteration, stop, explain=True)
         elif self._state.handed_over:
-            found = staleness.left(self._inputs.sessions(), self._state)
-            if found:
-                staleness.warn(f"step() had nothing to do, but {found}")
+            waiting = staleness.left(self._inputs.sessions(), self._state)
+            if waiting:
+                staleness.warn(f"step() had nothing to do, but {waiting}")
             return False
         else:
             if stop is not None:
@@ -383,9 +384,11 @@ class SteppingMethods(Parts):
         stop: Stop,
         refused: bool,
     ) -> None:
-        """Run a failed step again with its pending updates consolidated: if the last one was
-        refused too, across times, as later updates may be corrections of earlier ones. If that
-        does not help, raise with the updates that are to blame."""
+        """Run a failed step again with its pending updates consolidated.
+
+        If the last step was refused too, updates of all times are consolidated together: later ones
+        may correct earlier ones. If the second run fails, the error names the updates to blame.
+        """
         first, again = self._begun, bool(self._state.rewinds)
         assert first is not None  # it has failed
         # Also the updates that earlier steps released and that wait for another input.
@@ -425,19 +428,19 @@ class SteppingMethods(Parts):
     ) -> None:
         self._begun = context = self._context(growth, old, self.runner, stop)
         after = Step(context, on_iteration, consolidates).run(arrivals, upper)
-        if self._sources.offsets or self._given:
+        if self._sources.offsets or self._consumers:
             after = replace(
                 after, offsets=dict(self._sources.offsets),
-                given_to=self._given.due(old, after, self._outputs.arranged),
+                given_to=self._consumers.due(old, after, self._outputs.arranged),
             )
         stop.pass_by()
-        # One assignment: before it nothing has changed, and what is left to be done after it
-        # follows from the state, however often it is cut short.
+        # A single assignment: before it nothing has changed. The state determines the remaining
+        # work, so an interrupted step is completed by the next one.
         self._state = self._lasting(after)
         self._last_steps.append((after.epoch, growth.graph, after.report))
 
     def _lasting(self, state: State) -> State:
-        """A state that a crash does not take back, where there is a store: as it is then held."""
+        """A state after its commit to the store, if there is one."""
         if self._store is None:
             return state
         token, self._token = self._token, None
@@ -446,7 +449,8 @@ class SteppingMethods(Parts):
         )
 
     def _check_zone(self, graph: Graph) -> None:
-        """Refuse a step under another time zone than that of a formula. Spark checks the others.
+        """Refuse a step if the session's time zone differs from a formula's. Spark checks the
+        other settings.
 
         Raises
         ------
@@ -454,7 +458,7 @@ class SteppingMethods(Parts):
         """
         if self._zoned is None or self._zoned[0] is not graph:
             stages = [node.stage for node in graph.nodes if isinstance(node, Linear)]
-            # Most formulas share one record, and each is compared by a call of the JVM.
+            # Most formulas share a record of settings, and each comparison calls the JVM.
             self._zoned = graph, list(dict.fromkeys(
                 stage.by_spark.written for stage in stages
                 if isinstance(stage, (Compute, Filter)) and stage.by_spark.reads_zone
@@ -465,16 +469,16 @@ class SteppingMethods(Parts):
 
     def _context(self, growth: Growth, state: State, runner: str, stop: Stop) -> StepContext:
         self._check_zone(growth.graph)
-        held = self._outputs.holds(growth.graph)
-        holds = dict(held)
-        sinks = self._given.holds(
+        user_holds = self._outputs.holds(growth.graph)
+        holds = dict(user_holds)
+        sinks = self._consumers.holds(
             state, self._inputs.start(), lambda node: self._outputs.arranged(node, growth.graph)
         )
         for node, hold in sinks.items():
             holds[node] = holds.get(node, hold).meet(hold)
         settings = Settings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
-            holds, self._store is not None, self.times is not None, held,
+            holds, self._store is not None, self.times is not None, user_holds,
         )
         again: dict[Node, tuple[Arrival, ...]] = {}
         for node in growth.constants:
@@ -486,10 +490,10 @@ class SteppingMethods(Parts):
         return StepContext(growth, state, settings, self._storage, runs, self._live, again, stop)
 
     def _blame(self, stop: Stop) -> Blame:
-        """Who finds what the step that was begun has failed on."""
+        """The search for the updates on which the begun step has failed."""
         begun = self._begun
         assert begun is not None  # it has failed
-        # Few updates are tried on the driver, whatever runs steps otherwise.
+        # Trials of few updates run on the driver, even if steps run on Spark.
         runner = "local" if self.runner == "local" else "auto"
         return Blame(
             begun, self._inputs.names(), self.time_type,
@@ -505,24 +509,24 @@ class SteppingMethods(Parts):
     def _take_back(
         self, nodes: Sequence[Node], where: Column | str | None, waiting: bool
     ) -> dict[Node, Discarded]:
-        """Drop what has entered some inputs; returns it."""
+        """Drop updates that have entered some inputs, and return them."""
         self._check_open()
         old = self._state
         sessions = map(self._inputs.session, nodes)
-        after, found = discarding.without(old, sessions, where, waiting)
+        after, discarded = discarding.without(old, sessions, where, waiting)
         if after is not old and self._sources:
-            # What was read and is dropped now is not read again.
+            # Sources do not read the dropped rows again.
             names = {self._inputs.session(node).name for node in nodes}
             read = {name: at for name, at in self._sources.offsets.items() if name in names}
             after = replace(after, offsets={**old.offsets, **read})
         self._superseded |= old.paths()
-        # One assignment, as for a step. Before it nothing is dropped, and what is left to be done
-        # after it is done by the next step, so that what was dropped is surely returned.
+        # A single assignment, as for a step. Before it nothing is dropped, and only the next step
+        # does the remaining work, so this call surely returns the dropped updates.
         self._state = after if after is old else self._lasting(after)
-        return found
+        return discarded
 
     def _deliver(self) -> None:
-        """Give consumers what they have not been given, each in order; none waits for another."""
+        """Call consumers with their pending updates, in order. A failed one delays no other."""
         failed: dict[Node, Exception] = {}
         for delivery in self._state.outbox:
             if not delivery.done and delivery.node not in failed:
@@ -536,41 +540,42 @@ class SteppingMethods(Parts):
             raise first
 
     def _give(self) -> None:
-        """Give sinks what they have not been given."""
+        """Write the pending epoch of each sink."""
         state = self._state
         if not state.handed_over:
             start = self._inputs.start()
-            self._given.give(
+            self._consumers.give(
                 state, self._identity if self._store is None else self._store.identity,
                 lambda node: self._outputs.arrangement(node, state, start, handed_out=False),
             )
 
     def _tidy(self) -> None:
-        """Drop what a step has taken in or superseded, or if it failed, what it wrote."""
+        """Remove the updates and files that a step has superseded, or the files of a failed step.
+        """
         if self._store is not None:
             self._state = self._store.committed(self._state)
         self._inputs.drop(self._state)
-        begun, old, beside = self._begun, set(self._superseded), None
+        begun, old, previous = self._begun, set(self._superseded), None
         if begun is not None and self._state.epoch == begun.state.epoch:
-            # Whole directories: buckets that were done before another one failed left files too.
+            # Whole directories: buckets that finished before another one failed left files too.
             storage.remove_directories(begun.directories)
         elif begun is not None:
-            # Most steps merge nothing, and need all that there was before.
+            # Most steps merge no batches, and need all files of the state before.
             superseded = begun.before.paths(begun.touched, self._state)
             if not superseded and not old:
-                beside = begun.before
+                previous = begun.before
             old |= superseded | set(begun.written)
         if old:
             touched = None if begun is None or self._superseded else begun.touched
-            gone = old - self._state.paths(touched, beside) - self._outputs.pinned
+            unused = old - self._state.paths(touched, previous) - self._outputs.pinned
             if self._store is not None:
-                # Older commits need what they name; when none does, a vacuum takes it away. What
-                # was written and is not in the state was in none.
-                never = gone & set(begun.written) if begun is not None else set()
-                self._store.files.remove(gone - never)
-                storage.remove_files(sorted(never))
+                # Older commits need the files that they name, and a vacuum removes them later. A
+                # file that the step wrote and the state lacks is in no commit.
+                uncommitted = unused & set(begun.written) if begun is not None else set()
+                self._store.files.remove(unused - uncommitted)
+                storage.remove_files(sorted(uncommitted))
             else:
-                storage.remove_files(sorted(gone))
+                storage.remove_files(sorted(unused))
         self._begun, self._superseded = None, set()
         if self._store is not None:
             self._store.tidy(self._in_use())

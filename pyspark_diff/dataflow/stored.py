@@ -1,10 +1,10 @@
 """Collections in a store, read without the program that wrote them.
 
-A reader stands at one commit, and sees what its writer had kept by name there::
+A reader is at a commit, and reads the collections that the writer had kept by name there::
 
-    reader[name].at(t)  =  flow[name].at(t)  of the dataflow when it had made that commit
+    reader[name].at(t)  =  flow[name].at(t)  of the dataflow after that commit
 
-However the writer goes on, that stays readable while the reader holds the commit.
+The commit stays readable while the reader holds it, also if the writer continues.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class StoredCollection:
-    """A collection that a dataflow kept by a name, as of a commit. Made by `StateReader`."""
+    """A collection that a dataflow kept by a name, at a commit. `StateReader` returns it."""
 
-    def __init__(self, name: str, reader: StateReader, found: Kept):
+    def __init__(self, name: str, reader: StateReader, stored: Kept):
         self.name = name
-        self._reader, self._found = reader, found
-        self._arrangement, self._columns = found.arrangement, found.columns
+        self._reader, self._stored = reader, stored
+        self._arrangement, self._columns = stored.arrangement, stored.columns
 
     def __repr__(self) -> str:
         columns = Schema(self.schema).describe()
@@ -52,33 +52,32 @@ class StoredCollection:
     @property
     def schema(self) -> T.StructType:
         """Spark schema of the records."""
-        return self._found.struct
+        return self._stored.struct
 
     def frontier(self) -> Any:
-        """The time up to which, and not including, it is complete; None if for ever.
+        """The time up to which, and not including, the collection is complete; None if closed.
 
-        Where times are structs it is an `Antichain`, empty if for ever; and so is `since`.
+        If times are structs, this and `since` return an `Antichain`, empty if closed.
         """
-        return self._told(self._arrangement.trace.upper.bound)
+        return self._decoded(self._arrangement.trace.upper.bound)
 
     def since(self) -> Any:
-        """The earliest time at which it can be read; None if nothing was ever given."""
-        return self._told(self._arrangement.trace.since.bound)
+        """The earliest readable time; None if no update ever entered."""
+        return self._decoded(self._arrangement.trace.since.bound)
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
-        """The collection as it stood at a time: see `DiffFrame.at`."""
+        """The collection accumulated at a time: see `DiffFrame.at`."""
         spark = self._reader._spark_of()
         at = self._arrangement.readable(time, self._next)
         return self._named(self._arrangement.snapshot(spark, at, allow_negative=allow_negative))
 
     def changes(self, since: Any, until: Any = None) -> DataFrame:
-        """What made the collection at one time the collection at a later one: see
-        `DiffFrame.changes`."""
+        """The changes between two times: see `DiffFrame.changes`."""
         spark = self._reader._spark_of()
         return self._named(self._arrangement.changed(spark, since, until, self._next))
 
     def to_df(self) -> DataFrame:
-        """All updates that are kept: see `DiffFrame.to_df`."""
+        """All kept updates: see `DiffFrame.to_df`."""
         return self._named(self._arrangement.updates(self._reader._spark_of()))
 
     def save_as_table(
@@ -87,10 +86,10 @@ class StoredCollection:
         format: str = "parquet", path: str | None = None, bucket_column: str | None = None,
         allow_negative: bool = False,
     ) -> None:
-        """Save it as a table of Spark: see `DiffFrame.save_as_table`."""
+        """Save the collection as a Spark table: see `DiffFrame.save_as_table`."""
         frame = self.to_df() if updates else self.at(time, allow_negative=allow_negative)
         tables.save(
-            frame, name, self._key, self.schema.names, self._found.buckets, by=by,
+            frame, name, self._key, self.schema.names, self._stored.buckets, by=by,
             buckets=buckets, mode=mode, format=format, path=path, bucket_column=bucket_column,
         )
 
@@ -99,75 +98,74 @@ class StoredCollection:
 
     @property
     def _key(self) -> Arrangement | None:
-        """What says which rows are in which buckets, where they are in its own."""
+        """The arrangement whose buckets contain the rows, if any."""
         return self._arrangement
 
     def _next(self) -> str:
         return (
-            f"That is how it was at commit {self._reader.commit}; refresh() goes to the latest one"
+            f"This is the state at commit {self._reader.commit}; refresh() goes to the latest one"
         )
 
-    def _told(self, at: int | None) -> Any:
+    def _decoded(self, at: int | None) -> Any:
         return None if at is None else self._arrangement.time_type.decode(at)
 
 
 class StoredStructs(StoredCollection):
-    """The same of times that are structs."""
+    """A stored collection with struct times."""
 
-    def __init__(self, name: str, reader: StateReader, found: Kept):
-        super().__init__(name, reader, found)
-        assert found.times is not None
-        self._times, arrangement = found.times, self._arrangement
+    def __init__(self, name: str, reader: StateReader, stored: Kept):
+        super().__init__(name, reader, stored)
+        assert stored.times is not None
+        self._times, arrangement = stored.times, self._arrangement
         names = arrangement.schema.names
-        count = len(names) - len(found.times.fields) + 1
+        count = len(names) - len(stored.times.fields) + 1
         # The innermost field is revealed first.
         fields = (arrangement.time, *reversed(names[count:]))
         self._in = StructColumns(
-            found.times, names[:count], fields, arrangement.time, arrangement.diff
+            stored.times, names[:count], fields, arrangement.time, arrangement.diff
         )
-        self._columns = found.columns[:count]
+        self._columns = stored.columns[:count]
 
     @property
     def schema(self) -> T.StructType:
         """Spark schema of the records."""
-        return T.StructType(self._found.struct.fields[:len(self._columns)])
+        return T.StructType(self._stored.struct.fields[:len(self._columns)])
 
     def frontier(self) -> Any:
-        """The frontier up to which it is complete: an `Antichain`, empty if for ever."""
+        """The frontier up to which the collection is complete: an `Antichain`, empty if closed."""
         return self._arrangement.trace.upper
 
     def since(self) -> Any:
-        """The frontier from which on it can be read: an `Antichain`."""
+        """The frontier from which on the collection is readable: an `Antichain`."""
         return self._arrangement.trace.since
 
     def at(self, time: Any = None, *, allow_negative: bool = False) -> DataFrame:
-        """The collection as it stood at a time: see `DiffFrame.at`."""
+        """The collection accumulated at a time: see `DiffFrame.at`."""
         spark, at = self._reader._spark_of(), self._readable(time)
         left = self._in.until(self._arrangement.updates(spark), at)
         left = left.where(column(self._in.time) <= at[0])
         number = F.coalesce(F.sum(column(self._in.diff)), F.lit(0)).alias(DIFF)
-        found = left.groupBy(*map(column, self._in.records)).agg(number)
-        wrong = [] if allow_negative else found.where(column(DIFF) < 0).take(5)
+        counted = left.groupBy(*map(column, self._in.records)).agg(number)
+        wrong = [] if allow_negative else counted.where(column(DIFF) < 0).take(5)
         if wrong:
             shown = "; ".join(f"{tuple(row)[:-1]!r}: {row[-1]}" for row in wrong)
             raise NegativeMultiplicityError(
-                f"at time {at!r} these records stand with a negative multiplicity: {shown}; more "
+                f"at time {at!r} these records have a negative multiplicity: {shown}; more "
                 "was removed than was inserted. Correct the input, or pass allow_negative=True to "
                 "leave such records out"
             )
-        found = found.where(column(DIFF) > 0)
+        counted = counted.where(column(DIFF) > 0)
         each = F.explode(F.sequence(F.lit(1).cast("long"), column(DIFF))).alias(TIME)
-        return self._named(found.select(*map(column, self._in.records), each).drop(TIME))
+        return self._named(counted.select(*map(column, self._in.records), each).drop(TIME))
 
     def changes(self, since: Any, until: Any = None) -> DataFrame:
-        """What made the collection at one time the collection at a later one: see
-        `DiffFrame.changes`."""
+        """The changes between two times: see `DiffFrame.changes`."""
         last, first = self._readable(until), self._readable(since)
         updates = self._arrangement.updates(self._reader._spark_of())
         return self._named(self._in.changed(updates, first, last))
 
     def to_df(self) -> DataFrame:
-        """All updates that are kept, at times that are complete: see `DiffFrame.to_df`."""
+        """All kept updates at complete times: see `DiffFrame.to_df`."""
         updates = self._arrangement.updates(self._reader._spark_of())
         complete = self._in.complete(updates, self._arrangement.trace.upper)
         return self._named(self._in.whole(complete))
@@ -183,31 +181,30 @@ class StoredStructs(StoredCollection):
 
 
 class StateReader:
-    """Reads what another application keeps in a store. It holds state: which commit it is at.
+    """Reads the collections of another application's store. It holds state: its commit.
 
-    While it is open, the writer goes on, and what this reader sees stays as it is until `refresh`.
-    Its hold on the commit is renewed with each use; one that was not used for ``seconds`` loses it,
-    so that a reader that has died holds nothing for ever.
+    The writer may continue meanwhile; this reader stays at its commit until `refresh`. Each use
+    renews its hold on the commit. A hold that was not renewed for ``seconds`` expires, so that a
+    killed reader does not hold its commit for ever.
 
     Parameters
     ----------
     path : str
-        Of the store.
+        The location of the store.
     spark : SparkSession
     commit : int, optional
-        The latest one if not given.
+        By default the latest commit.
     seconds : float
-        How long the hold stands without being used.
+        The duration of the hold without a use.
     root : str, optional
-        Directory for small batches that Spark's tasks have to read; on a cluster one that all
-        machines share.
+        Directory for small batches that Spark's tasks read; on a cluster all machines share it.
 
     Raises
     ------
     StorageError
         If there is no store.
     NotReadableError
-        If that commit is not retained.
+        If the commit is not retained.
     """
 
     def __init__(
@@ -225,18 +222,17 @@ class StateReader:
 
     @property
     def commit(self) -> int:
-        """The number of the commit that is read."""
+        """The number of the reader's commit."""
         return self._at.number
 
     @property
     def token(self) -> str | None:
-        """What the last step up to the commit was called that was called anything: see the
-        ``token`` of `Dataflow.step`."""
+        """The last token of a step up to the commit: see the ``token`` of `Dataflow.step`."""
         with understood():
             return next(reversed(self._decoder.body.get("tokens", {})), self._at.token)
 
     def refresh(self) -> bool:
-        """Go to the latest commit; gives whether there was a later one."""
+        """Go to the latest commit; returns whether it is a later one."""
         self._spark_of()
         before = self.commit
         self._go_to(None)
@@ -248,11 +244,11 @@ class StateReader:
         Raises
         ------
         NotReadableError
-            If there is none of that name.
+            If no collection has that name.
         """
         self._spark_of()
-        found = kept(self._decoder, name, f"commit {self.commit} of {self._objects.root}")
-        return (StoredCollection if found.times is None else StoredStructs)(name, self, found)
+        stored = kept(self._decoder, name, f"commit {self.commit} of {self._objects.root}")
+        return (StoredCollection if stored.times is None else StoredStructs)(name, self, stored)
 
     def __contains__(self, name: object) -> bool:
         """Whether a collection was kept under a name."""
@@ -267,7 +263,7 @@ class StateReader:
         return f"StateReader({self._objects.root!r}, {what})"
 
     def close(self) -> None:
-        """Let the commit go. A second call does nothing."""
+        """Release the commit. A second call does nothing."""
         self._open = False
         self._scratch.close()
         hold, self._hold = self._hold, None
@@ -282,7 +278,7 @@ class StateReader:
         self.close()
 
     def _spark_of(self) -> SparkSession:
-        """The session, of a reader that is open and holds its commit."""
+        """The session, after a check that the reader is open and a renewal of its hold."""
         if not self._open:
             raise ClosedError("this reader was closed; make a new one")
         if self._hold is not None:

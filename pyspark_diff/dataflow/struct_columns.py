@@ -1,10 +1,11 @@
-"""Times that are structs, in columns: how kept updates with such times are read.
+"""Struct times in columns: reads of kept updates with such times.
 
-What is kept has the first field of each time as its time, and the others in columns. For every
-``t`` that can be read, and ``s`` that is no later in any field::
+An arrangement stores the first field of each time as its time, and the others in columns. For every
+readable ``t``, and ``s`` that is no later in any field::
 
-    standing at t           =  the sum of the updates that are no later than t in any field
-    changes from s until t  =  these, less those that are no later than s in any field
+    accumulation at t       =  the updates that are no later than t in any field
+
+    changes from s until t  =  these updates, without the ones no later than s in any field
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from pyspark_diff.times import Antichain, Coordinate, less_equal
 
 @dataclass(frozen=True)
 class StructColumns:
-    """The columns of updates with such times.
+    """The columns of updates with struct times.
 
     Parameters
     ----------
     kind : StructType
-        Of the times.
+        The type of times.
     records : sequence of str
         Columns of the records.
     fields : sequence of str
-        Those of all fields of times, in order.
+        Columns of all fields of times, in order.
     time, diff : str
-        What they are called for users.
+        The user's names of time and diff.
     """
 
     kind: T.StructType
@@ -47,12 +48,11 @@ class StructColumns:
     diff: str
 
     def complete(self, updates: DataFrame, frontier: Antichain) -> DataFrame:
-        """The updates at times that are complete: where two that are meet, it may be at one that is
-        not."""
+        """The updates at complete times. The join of two complete times may be incomplete."""
         return updates.where(~is_beyond(frontier, [column(name) for name in self.fields]))
 
     def whole(self, updates: DataFrame) -> DataFrame:
-        """The updates with their times as users have them."""
+        """The updates with times as structs."""
         pairs = zip(self.kind.fields, self.fields)
         parts = [column(name).cast(field.dataType).alias(field.name) for field, name in pairs]
         return updates.select(
@@ -60,13 +60,13 @@ class StructColumns:
         )
 
     def until(self, updates: DataFrame, time: Coordinate) -> DataFrame:
-        """The updates that are no later in any field but the first, without these."""
+        """The updates no later than ``time`` in all fields but the first, without these fields."""
         for name, part in zip(self.fields[1:], time[1:]):
             updates = updates.where(column(name) <= part)
         return updates.drop(*self.fields[1:])
 
     def changed(self, updates: DataFrame, first: Coordinate, last: Coordinate) -> DataFrame:
-        """The updates that made what stands at one time what stands at a later one.
+        """The updates between two times: their sum is the difference of the accumulations.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Collections saved as tables of Spark, in buckets that are those of their arrangements.
+"""Collections saved as Spark tables, in the buckets of their arrangements.
 
 For a saved collection ``A``, and the tables of two that were saved by the same key::
 
@@ -25,24 +25,24 @@ def save(
     by: str | Sequence[str] | None, buckets: int | None, mode: str, format: str, path: str | None,
     bucket_column: str | None,
 ) -> None:
-    """Save a frame that an arrangement gave.
+    """Save a frame of an arrangement's rows.
 
     Parameters
     ----------
     frame : DataFrame
     name : str
     arrangement : Arrangement or None
-        None where rows are not in the buckets of one; the key is all columns then.
+        None if the rows are in no arrangement's buckets; then the key is all columns.
     columns : sequence of str
         The user's names of its columns.
     kept : int
         Buckets of the arrangement.
     by : str or list of str, optional
-        Columns of the key; that of the arrangement if not given.
+        Columns of the key; by default the key of the arrangement.
     buckets : int, optional
-        As many as the arrangement has if not given.
+        By default the number of the arrangement's buckets.
     mode, format, path, bucket_column
-        As of `save_table`.
+        See `save_table`.
     """
     if buckets is not None and (type(buckets) is not int or not 1 <= buckets <= 100_000):
         raise ValueError(f"a table has from 1 to 100000 buckets, not {buckets!r}")
@@ -61,7 +61,7 @@ def save(
 
 
 def _meant(frame: DataFrame, by: str | Sequence[str], columns: Sequence[str]) -> list[str]:
-    found: list[str] = []
+    resolved: list[str] = []
     for name in [by] if isinstance(by, str) else list(by):
         like = meant_by(name, columns, frame.sparkSession)
         if len(like) != 1:
@@ -69,7 +69,7 @@ def _meant(frame: DataFrame, by: str | Sequence[str], columns: Sequence[str]) ->
                 f"there is {'no' if not like else 'more than one'} column {name!r} to save the "
                 f"table by; the columns are {', '.join(columns)}"
             )
-        found += like
-    if len(set(found)) < len(found):
-        raise SchemaError(f"by names a column more than once: {', '.join(found)}")
-    return found
+        resolved += like
+    if len(set(resolved)) < len(resolved):
+        raise SchemaError(f"by names a column more than once: {', '.join(resolved)}")
+    return resolved

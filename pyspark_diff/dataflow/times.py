@@ -1,10 +1,10 @@
-"""Times that are structs, as users have them: a product of orders, compared field by field.
+"""Struct times of users: a product of orders, compared field by field.
 
     (a1, …, an) ≤ (b1, …, bn)  ⟺  ai ≤ bi for every i
 
 The first field is the time of the engine, which is totally ordered, and the others are the
-coordinates of loops around the program: see `pyspark_diff.operators.loop`. Frontiers are of whole
-times.
+coordinates of loops around the program: see `pyspark_diff.operators.loop`. Frontiers consist of
+whole structs.
 """
 
 from __future__ import annotations
@@ -40,28 +40,27 @@ def first_type(kind: T.DataType) -> T.DataType:
     return kind.fields[0].dataType
 
 
-def time_columns(kind: T.StructType, taken: Iterable[str]) -> list[str]:
-    """Names of columns for the fields of times besides the first, none of those that are taken."""
-    found: list[str] = []
+def time_columns(kind: T.StructType, used: Iterable[str]) -> list[str]:
+    """Unused names of columns for all fields of times but the first."""
+    names: list[str] = []
     for field in kind.fields[1:]:
-        # What begins with underscores is the library's.
-        found.append(unused(f"time_{field.name}", [*taken, *found]))
-    return found
+        names.append(unused(f"time_{field.name}", [*used, *names]))
+    return names
 
 
 def time_kind(node: Node) -> T.DataType:
-    """The type of a collection's times, as users have them."""
+    """The user's type of a collection's times."""
     scope = time_scope(node)
     return node.time_type.kind if scope is None else scope.times
 
 
 def coordinate(value: Any, kind: T.StructType) -> Coordinate:
-    """A time that a user gives, field by field.
+    """A user's time as a tuple of fields.
 
     Raises
     ------
     InvalidTimeError
-        If it is none.
+        If the value is no such time.
 
     Examples
     --------
@@ -69,9 +68,9 @@ def coordinate(value: Any, kind: T.StructType) -> Coordinate:
     (3, 0)
     """
     try:
-        found = as_time(value)
-        if isinstance(found, tuple) and len(found) == len(kind.fields):
-            return found
+        time = as_time(value)
+        if isinstance(time, tuple) and len(time) == len(kind.fields):
+            return time
     except InvalidTimeError:
         pass
     example = ", ".join(["3", *["0"] * (len(kind.fields) - 1)])
@@ -82,12 +81,12 @@ def coordinate(value: Any, kind: T.StructType) -> Coordinate:
 
 
 def interval_of(value: Any, kind: T.StructType, what: str) -> Coordinate:
-    """An interval of times that a user gives, field by field.
+    """A user's interval of times as a tuple of fields.
 
     Raises
     ------
     InvalidTimeError
-        If it is none, or moves nothing, or back.
+        If the value is no interval, is zero, or is negative in a field.
 
     Examples
     --------
@@ -103,25 +102,25 @@ def interval_of(value: Any, kind: T.StructType, what: str) -> Coordinate:
         raise InvalidTimeError(f"{wanted}; not {value!r}")
     if len(value) != len(kind.fields):
         raise InvalidTimeError(f"{wanted}; {value!r} has {len(value)}")
-    if any(isinstance(one, bool) or not hasattr(one, "__index__") for one in value):
+    if any(isinstance(part, bool) or not hasattr(part, "__index__") for part in value):
         raise InvalidTimeError(f"{wanted}; not {value!r}")
-    found = tuple(int(one.__index__()) for one in value)
-    if min(found) < 0:
+    interval = tuple(int(part.__index__()) for part in value)
+    if min(interval) < 0:
         raise InvalidTimeError(f"the interval of {what} is negative in no field, not {value!r}")
-    if not any(found):
+    if not any(interval):
         raise InvalidTimeError(
             f"the interval of {what} is positive in some field, not {value!r}"
         )
-    return found
+    return interval
 
 
 def frontier_of(value: Any, kind: T.StructType) -> Antichain:
-    """A frontier that a user gives: a time, or a list of some.
+    """A user's frontier: a time, or a list of times.
 
     Raises
     ------
     InvalidTimeError
-        If one of them is no time, or there is none.
+        If an element is no time.
 
     Examples
     --------
@@ -131,38 +130,38 @@ def frontier_of(value: Any, kind: T.StructType) -> Antichain:
     if isinstance(value, Antichain):
         value = list(value)
     several = isinstance(value, list) and bool(value) and not isinstance(value[0], int)
-    found = Antichain([coordinate(one, kind) for one in (value if several else [value])])
-    if any(part < 0 for time in found for part in _rest(time)):
+    frontier = Antichain([coordinate(time, kind) for time in (value if several else [value])])
+    if any(part < 0 for time in frontier for part in _rest(time)):
         raise InvalidTimeError(
             f"{value!r} is no frontier of times {kind.simpleString()}: all fields but the first "
             "are never negative"
         )
-    return found
+    return frontier
 
 
-def told(frontier: Antichain, time_type: TimeType) -> str:
-    """The times of a frontier as users write them.
+def frontier_text(frontier: Antichain, time_type: TimeType) -> str:
+    """The times of a frontier in the user's types, as text.
 
     Examples
     --------
     >>> day = TimeType(T.DateType())
-    >>> told(Antichain([0]), day), told(Antichain([(3, 0), (1, 2)]), day)
+    >>> frontier_text(Antichain([0]), day), frontier_text(Antichain([(3, 0), (1, 2)]), day)
     ('datetime.date(1970, 1, 1)', '(1, 2), (3, 0)')
     """
     return ", ".join(repr(time_type.decode(t) if isinstance(t, int) else t) for t in frontier)
 
 
-def one_of(frontier: Antichain) -> Coordinate | None:
-    """The one time of a frontier; None where it has none.
+def single_time(frontier: Antichain) -> Coordinate | None:
+    """The only time of a frontier; None if the frontier is empty.
 
     Raises
     ------
     InvalidTimeError
-        If it has several.
+        If the frontier has several times.
     """
     if len(frontier.elements) > 1:
         raise InvalidTimeError(
-            f"the frontier has several times, {list(frontier)!r}, none of which comes before all "
+            f"the frontier has several times, {list(frontier)!r}, and none comes before all "
             "others: ask for frontier()"
         )
     return cast("Coordinate | None", next(iter(frontier), None))
@@ -172,22 +171,22 @@ def readable(
     time: Coordinate | None, frontier: Antichain, since: Antichain, kind: T.StructType,
     next_to_do: Callable[[], str],
 ) -> Coordinate:
-    """A time at which a collection can be read, or the last of those that are complete by their
-    first field, whatever they are in the others.
+    """A readable time of a collection; for None the last one whose first field alone makes it
+    complete.
 
     Parameters
     ----------
     time : tuple of int or None
     frontier, since : Antichain
-        Of the collection.
+        The frontiers of the collection.
     kind : StructType
     next_to_do : callable
-        Tells what brings the collection further.
+        Returns a sentence with the call that advances the collection.
 
     Raises
     ------
     NotReadableError
-        If it is not complete, or no longer known.
+        If the time is incomplete or was compacted away.
     """
     fields = len(kind.fields)
     if time is None:
@@ -203,7 +202,7 @@ def readable(
     if frontier.less_equal(time):
         raise NotReadableError(
             f"time {time!r} is not complete: the collection is processed up to, and not including, "
-            f"what is beyond {list(frontier)!r}. {next_to_do()}"
+            f"times beyond {list(frontier)!r}. {next_to_do()}"
         )
     if not since.less_equal(time):
         raise NotReadableError(
@@ -218,8 +217,7 @@ def _rest(time: Time) -> Coordinate:
 
 
 def parse_times(kind: str | T.DataType) -> tuple[T.StructType | None, TimeType]:
-    """The type of a dataflow's times if it is a struct, and that of times, or of their first field.
-    """
+    """The type of a dataflow's times if it is a struct, and the type of the engine's times."""
     if isinstance(kind, str) and kind.lower().lstrip().startswith("struct"):
         kind = parse_schema(f"t {kind}").struct.fields[0].dataType
     if isinstance(kind, T.StructType):

@@ -1,9 +1,8 @@
-"""Whole histories: collections that are given as frames of all their updates, and run at once.
+"""Whole histories: collections that are frames of all their updates, and run in a single step.
 
     the first time of all updates  <=  every time in the history  <  the end of all times
 
-Nothing comes after it, so it is one step, from a state in which nothing has been processed to
-inputs that are complete.
+No update follows a whole history. So the step goes from an initial state to complete inputs.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from pyspark_diff.spark.frames import arrow_table, column
 from pyspark_diff.spark.schema import TIME, TimeType
 from pyspark_diff.times import Antichain
 
-#: Where the history of a collection begins that is given as a whole, and its last time.
+#: The first and the last time of a whole history.
 BEGINNING, END = -(2**63), 2**63 - 1
 
 
 class WholeHistory(NamedTuple):
-    """What the one step of a whole history is given."""
+    """The arguments of the step of a whole history."""
 
     state: State
     arrivals: Mapping[Node, tuple[Arrival, ...]]
@@ -37,7 +36,7 @@ class WholeHistory(NamedTuple):
 
 
 def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
-    """What the inputs of a graph are given as frames, and its constants before all that.
+    """The frames of a graph's inputs as arrivals, and its constants at the first time.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
             continue
         rows = UpdateRows(node.schema)
         if node.frame is not None and node.local:
-            # Rows that are on the driver already need no job to get there.
+            # Rows on the driver need no Spark job.
             table = normal_table(arrow_table(node.frame))
             rows = UpdateRows(node.schema, table=table, rows=table.num_rows)
         elif node.frame is not None:
@@ -61,19 +60,19 @@ def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
         arrivals[node] = (Arrival(rows, last=END),)
     constants = [node for node in inputs if isinstance(node, Constant)]
     if constants:
-        # There before anything happens.
-        firsts = [_first(one.source, time_type) for (one,) in arrivals.values()]
+        # Constants enter no later than the first update.
+        firsts = [_first(arrival.source, time_type) for (arrival,) in arrivals.values()]
         begin = min([time_type.start, *firsts])
         arrivals.update({node: (constant_arrival(node, begin),) for node in constants})
     return WholeHistory(state, arrivals, dict.fromkeys(inputs, Antichain()))
 
 
 def _first(rows: UpdateRows, time_type: TimeType) -> int:
-    """The first time of some updates; where there are none, that at which inputs begin."""
+    """The first time of some updates; without updates, the first time of inputs."""
     first = None
-    told = None if rows.scan is None else rows.scan.bounds_of(TIME)
-    if told is not None:
-        return told.first
+    bounds = None if rows.scan is None else rows.scan.bounds_of(TIME)
+    if bounds is not None:
+        return bounds.first
     if rows.table is not None:
         first = pc.min(rows.table[TIME]).as_py() if rows.table.num_rows else None
     elif rows.frame is not None:

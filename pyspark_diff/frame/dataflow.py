@@ -600,7 +600,7 @@ class Dataflow(BaseDataflow):
         NotReadableError
             If no kept collection has the name.
         """
-        frame = self._kept(name)
+        frame = self._kept_frame(name)
         assert isinstance(frame, DiffFrame)  # keep stored the frame
         return frame
 
@@ -623,7 +623,7 @@ class Dataflow(BaseDataflow):
     def _input_rows(self) -> list[tuple[str, str, str]]:
         # Without the lock: printing a dataflow must not wait for its step.
         return [
-            (session.name, Schema(session.schema).describe(), session._told())
+            (session.name, Schema(session.schema).describe(), session._describe_time())
             for session in list(self._inputs.sessions())
         ]
 

@@ -239,7 +239,7 @@ class ReadMethods(Frame):
         """
         source = self._collection
         if source.flow is not None:
-            source.flow._given.check_name(name, sink)
+            source.flow._consumers.check_name(name, sink)
         self.keep()
         if source.flow is None:
             raise NotReadableError(

@@ -1,13 +1,13 @@
-"""Level 12, sinks: where `DiffFrame.sink` gives the changes of each step.
+"""Level 12, sinks: targets of `DiffFrame.sink` for the changes of each step.
 
-What lives here: how each kind of target takes the changes of an epoch once, one file a kind; what a
-sink owes is in `pyspark_diff.dataflow.sink`.
-May import: errors, spark and dataflow, and what level 2 may.
-The law: an epoch that is given twice leaves what it leaves when it is given once.
+What lives here: a file for each kind of target, which takes the changes of an epoch exactly once.
+The contract of a sink is in `pyspark_diff.dataflow.sink`.
+May import: errors, spark and dataflow, and the imports of level 2.
+The law: a repeated epoch has the effect of a single one.
 
     from pyspark_diff.sinks import change_log, foreach
 
-What writes something else is a subclass of `Sink`.
+A subclass of `Sink` writes to any other target.
 """
 
 from pyspark_diff.dataflow.sink import Epoch, Sink

@@ -56,7 +56,7 @@ from pyspark_diff.spark.frames import column, few, frame_of_table, sql_text
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
-#: The property of a table that tells which sink writes it.
+#: The property of a table with the sink that writes it.
 OWNER = "pyspark_diff.sink"
 #: The settings of a session for the options of a commit.
 _SETTINGS = (
@@ -105,28 +105,28 @@ def delta_merge(
     table: str | PathLike[str], *, key: str | Sequence[str], replace: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> Sink:
-    """A Delta table that is the collection, of which no two rows have the same key.
+    """A Delta table with the rows of a collection that has a unique key.
 
-    The net change of each epoch is merged in one commit, once, so whoever reads the table sees the
-    collection as it is after a step. Null in a key is equal to null. Where the table's files are on
+    Each epoch merges its net change in a single commit, exactly once, so every reader of the table
+    sees the collection after some step. Null in a key is equal to null. If the table's files are on
     this machine and the package ``deltalake`` is installed, few changes are merged without a Spark
     job.
 
     Parameters
     ----------
     table, replace
-        As of `delta_append`.
+        See `delta_append`.
     key : str or list of str
-        Columns, no two rows with the same; two are an error that names them, and nothing of the
-        epoch is written.
+        Columns of a unique key. If two rows have the same key, an error names them, and nothing of
+        the epoch is written.
     properties : mapping, optional
-        As of `delta_append`. Deletion vectors are enabled unless they are named here: a merge then
+        See `delta_append`. Deletion vectors are enabled unless they are named here: a merge then
         marks rows in place of writing files anew.
 
     Raises
     ------
     SinkError
-        By the step, as of `delta_append`, and if two rows have the same key.
+        The step raises it as in `delta_append`, and if two rows have the same key.
 
     Examples
     --------
@@ -142,12 +142,12 @@ def delta_snapshot(
 ) -> Sink:
     """A Delta table that is overwritten with the collection by each epoch that changes it.
 
-    It costs what the whole collection costs, and needs no key.
+    The cost is the size of the whole collection. The sink needs no key.
 
     Parameters
     ----------
     table, replace, properties
-        As of `delta_append`.
+        See `delta_append`.
 
     Examples
     --------
@@ -259,17 +259,17 @@ class _Target(Sink):
                 "so writes of others cannot be excluded. Nothing of this epoch was written. Keep "
                 f"the log longer, by delta.logRetentionDuration, and {self._anew()}"
             )
-        found = intruder(
+        foreign = intruder(
             commits, lambda commit: commit.entries.get("sink") == owner,
             compaction_check(epoch.spark, self._name, actions),
         )
-        if found is not None:
-            restore = "" if found.intact is None else (
-                f"take that back, RESTORE TABLE {self._name} TO VERSION AS OF {found.intact}; or "
+        if foreign is not None:
+            restore = "" if foreign.intact is None else (
+                f"take that back, RESTORE TABLE {self._name} TO VERSION AS OF {foreign.intact}; or "
             )
             raise SinkError(
                 f"Delta table {self._name} was written by others since this sink wrote to it, "
-                f"{found.commit.operation} in version {found.commit.version}. Nothing of this "
+                f"{foreign.commit.operation} in version {foreign.commit.version}. Nothing of this "
                 f"epoch was written. To go on, {restore}{self._anew()}"
             )
         written = max(
@@ -286,7 +286,7 @@ class _Target(Sink):
 
     @abstractmethod
     def _whole(self, epoch: Epoch) -> DataFrame:
-        """What the first epoch leaves."""
+        """The rows of the table after the first epoch."""
 
     @abstractmethod
     def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
@@ -302,7 +302,7 @@ class _Target(Sink):
             # Delta makes no table from a query that has both.
             feed = properties.pop(_FEED, None) if _MAPPING in properties else None
             # A frame's own writer leaves userMetadata out of the commit that makes a table.
-            with _own_session(signed) as session, _seen(rows) as view:
+            with _own_session(signed) as session, _global_view(rows) as view:
                 session.sql(
                     f"CREATE TABLE {self._name} USING delta TBLPROPERTIES ({_listed(properties)}) "
                     f"AS SELECT * FROM {view}"
@@ -349,8 +349,8 @@ class _Target(Sink):
     def _check_columns(self, there: Schema, wanted: Schema) -> None:
         if not wanted.same_types(there):
             raise SinkError(
-                f"the columns of Delta table {self._name} are not what this sink made them: they "
-                f"are {there.describe()}; they were {wanted.describe()}. Bring them back"
+                f"the columns of Delta table {self._name} have changed since this sink created "
+                f"them: they are {there.describe()}; they were {wanted.describe()}. Bring them back"
             )
 
     def _struct(self, epoch: Epoch) -> T.StructType:
@@ -397,8 +397,8 @@ class MergedTable(_Target):
         self, table: str | PathLike[str], key: tuple[str, ...], replace: bool,
         properties: Mapping[str, str] | None,
     ):
-        given = {"delta.enableDeletionVectors": "true", **(properties or {})}
-        super().__init__(table, replace, given)
+        merged = {"delta.enableDeletionVectors": "true", **(properties or {})}
+        super().__init__(table, replace, merged)
         self._key = key
 
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
@@ -419,28 +419,27 @@ class MergedTable(_Target):
         self._refuse(key, counts.where("__rows > 1").drop("__rows").limit(4).collect())
         return rows
 
-    def _refuse(self, key: Sequence[str], found: Sequence[tuple[object, ...]]) -> None:
+    def _refuse(self, key: Sequence[str], repeated: Sequence[tuple[object, ...]]) -> None:
         """Refuse keys that more than one row has."""
-        if found:
-            told = ", ".join(str(tuple(row)) for row in found[:3])
-            more = " and others" if len(found) > 3 else ""
+        if repeated:
+            shown = ", ".join(str(tuple(row)) for row in repeated[:3])
+            more = " and others" if len(repeated) > 3 else ""
             raise DuplicateKeyError(
-                f"more than one row has the key {tuple(key)} = {told}{more}; nothing of this epoch "
-                "was written. Name a key that tells rows apart, or write delta_snapshot or "
-                "delta_append"
+                f"more than one row has the key {tuple(key)} = {shown}{more}; nothing of this "
+                "epoch was written. Name a unique key, or write delta_snapshot or delta_append"
             )
 
     def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
         epoch = signed.epoch
         key, values = self._columns_of(epoch.schema, epoch.spark)
         spark, changes, schema = epoch.spark, epoch.changes, Schema(epoch.schema)
-        held = few(changes)
-        if held is None:
+        table_here = few(changes)
+        if table_here is None:
             net = net_changes(changes, epoch.diff, key, values)
             doubt = net.where("__doubt").select(*(column(f"_{i}") for i in range(len(key))))
             self._refuse(key, doubt.limit(4).collect())
         else:
-            rows, twice = _net_of(held, epoch.diff, schema, key, values)
+            rows, twice = _net_of(table_here, epoch.diff, schema, key, values)
             self._refuse(key, _rows(twice.slice(0, 4)))
             if not rows.num_rows or self._merged(rows, table, key, signed):
                 return
@@ -455,12 +454,12 @@ class MergedTable(_Target):
         self, rows: pa.Table, table: DeltaTable | DeltaFiles, key: Sequence[str],
         signed: SignedEpoch,
     ) -> bool:
-        """Merge rows without Spark; whether that could be done."""
+        """Merge rows without Spark, if possible; returns whether it was."""
         if not isinstance(table, DeltaFiles) or not table.can_be_merged_into(key):
             return False
         owner, number = signed.owner, signed.epoch.number
         if table.last_number(owner) >= number:
-            return True  # they were given before
+            return True  # an earlier attempt has merged them
         new = rows.filter(pc.equal(rows["__kind"], "insert"))
         there = table.among(new, key)
         if there is None:
@@ -474,12 +473,12 @@ class MergedTable(_Target):
         names = [*key, *values]
         new = [f"s._{i}" for i in range(len(names))]
         same = " AND ".join(f"t.{quoted(k)} <=> {n}" for k, n in zip(key, new))
-        told = f"concat({sql_text(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
+        message = f"concat({sql_text(TWICE)}, to_json(struct({', '.join(new[: len(key)])})))"
         update = ", ".join(
             f"t.{quoted(name)} = {n}" for name, n in list(zip(names, new))[len(key):]
         )
-        # What comes, and took no other row's place, must find none; all else must be found.
-        first = f"t.{quoted(names[0])} = raise_error({told})"
+        # An inserted key must be missing in the table, and an updated or deleted one must exist.
+        first = f"t.{quoted(names[0])} = raise_error({message})"
         return f"""
             MERGE INTO {self._name} AS t USING {view} AS s ON {same}
             WHEN MATCHED AND s.__kind = 'delete' THEN DELETE
@@ -502,9 +501,9 @@ TWICE = "more than one row has the key "
 def net_changes(
     changes: DataFrame, diff: str, key: Sequence[str], values: Sequence[str]
 ) -> DataFrame:
-    """What becomes of each changed key: columns ``_0``, ``_1``, ..., and what to do.
+    """The net change of each key: its columns ``_0``, ``_1``, ..., and the kind of change.
 
-    A record that came and went again within the epoch is no change.
+    A record that was inserted and deleted in the epoch is no change.
     """
     names = [*key, *values]
     changes = changes.select(
@@ -515,13 +514,13 @@ def net_changes(
     keys = records[: len(key)]
     net = changes.groupBy(*records).agg(F.sum("__diff").alias("__diff")).where("__diff <> 0")
     came = F.col("__diff") > 0
-    found = net.groupBy(*keys).agg(
+    by_key = net.groupBy(*keys).agg(
         *(F.max(F.when(came, F.struct(name)))[name].alias(name) for name in records[len(key):]),
         F.coalesce(F.sum(F.when(came, F.col("__diff"))), F.lit(0)).alias("__came"),
         F.coalesce(F.sum(F.when(~came, -F.col("__diff"))), F.lit(0)).alias("__went"),
     )
     kind = F.when(F.col("__came") == 0, "delete").when(F.col("__went") == 0, "insert")
-    return found.select(
+    return by_key.select(
         *records, kind.otherwise("update").alias("__kind"),
         ((F.col("__came") > 1) | (F.col("__went") > 1)).alias("__doubt"),
     )
@@ -530,7 +529,7 @@ def net_changes(
 def _net_of(
     changes: pa.Table, diff: str, schema: Schema, key: Sequence[str], values: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """The same of changes that are here: columns of these names, and the keys in doubt."""
+    """The net change of each key from changes on the driver, and the keys with several rows."""
     names = [*key, *values]
     layout = Layout(tuple(schema.arrow(names).types))
     net = consolidate(
@@ -545,8 +544,8 @@ def _net_of(
     row = first.copy()
     row[group[diffs > 0]] = np.flatnonzero(diffs > 0)
     kind = np.where(came == 0, "delete", np.where(went == 0, "insert", "update"))
-    found = rows.take(row).append_column("__kind", pa.array(kind, pa.string()))
-    return found, rows.select(list(key)).take(first[(came > 1) | (went > 1)])
+    net_rows = rows.take(row).append_column("__kind", pa.array(kind, pa.string()))
+    return net_rows, rows.select(list(key)).take(first[(came > 1) | (went > 1)])
 
 
 def _rows(table: pa.Table) -> list[tuple[object, ...]]:
@@ -557,16 +556,16 @@ def merged_in_own_session(
     signed: SignedEpoch, net: DataFrame, statement: Callable[[str], str]
 ) -> None:
     """Run a statement over a view of the net changes, in a commit of the epoch."""
-    with _own_session(signed) as session, _seen(net) as view:
+    with _own_session(signed) as session, _global_view(net) as view:
         session.sql(statement(view))
 
 
 @contextmanager
 def _own_session(signed: SignedEpoch) -> Iterator[SparkSession]:
-    """A session with the settings of another one, whose statements are those of an epoch.
+    """A session with the user's settings, whose statements carry the name and number of an epoch.
 
-    A merge takes name and number from settings. In the user's session they would be those of all
-    that other threads do there, of which Delta would then leave out what came second.
+    A merge reads name and number from settings. In the user's session the writes of other threads
+    would carry them too, and Delta would skip all writes but the first.
     """
     spark = signed.epoch.spark
     session = spark.newSession()
@@ -578,13 +577,13 @@ def _own_session(signed: SignedEpoch) -> Iterator[SparkSession]:
     try:
         yield session
     finally:
-        # Whoever makes a session makes it the one that others ask for.
+        # A new session becomes the active one; this makes the user's session active again.
         frame_of_no_rows(spark, T.StructType())
 
 
 @contextmanager
-def _seen(frame: DataFrame) -> Iterator[str]:
-    """A frame by a name that other sessions of its Spark know."""
+def _global_view(frame: DataFrame) -> Iterator[str]:
+    """The name of a view of a frame that all sessions of its Spark application can read."""
     name = f"pyspark_diff_{uuid.uuid4().hex}"
     frame.createGlobalTempView(name)
     try:

@@ -78,10 +78,10 @@ def delta_history(
 
 class _History(MergedTable):
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
-        taken = {name.lower() for name in schema.names} & set(COLUMNS.names)
-        if taken:
+        clashes = {name.lower() for name in schema.names} & set(COLUMNS.names)
+        if clashes:
             raise SchemaError(
-                f"the collection has a column {sorted(taken)[0]!r}, which a history adds. Rename "
+                f"the collection has a column {sorted(clashes)[0]!r}, which a history adds. Rename "
                 "the column of the collection"
             )
         super().check(schema, spark)

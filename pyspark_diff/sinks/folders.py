@@ -1,6 +1,6 @@
-"""Folders of files as sinks: the changes, an epoch a partition, or the collection as it stands.
+"""Folders of files as sinks: the changes, with a partition for each epoch, or the collection.
 
-An epoch that is given again takes the place of what it wrote before, so a target holds each once.
+A repeated epoch replaces its earlier output, so a target contains each epoch once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def change_log(path: str, *, format: str = "parquet", replace: bool = False) -> 
     Parameters
     ----------
     path : str
-        A folder, empty or not there. Who reads it while an epoch is written may see a part of that;
-        what stands under epochs before is complete.
+        A folder, empty or missing. A reader may see a part of an epoch during its write; earlier
+        epochs are complete.
     format : str
-        Any that Spark writes: ``"parquet"``, ``"orc"``, ``"json"``.
+        A format that Spark writes: ``"parquet"``, ``"orc"``, ``"json"``.
     replace : bool
-        Whether a log that is there may be replaced, where the collection is another one since: its
+        Whether an existing log may be replaced, if the collection is another one since: its
         program was changed, or its store is a new one.
 
     Raises
@@ -37,7 +37,7 @@ def change_log(path: str, *, format: str = "parquet", replace: bool = False) -> 
     SchemaError
         If the collection has a column ``epoch``.
     SinkError
-        By the step: if the folder holds something that this sink has not written.
+        The step raises it if the folder has files that this sink has not written.
 
     Examples
     --------
@@ -58,24 +58,24 @@ def change_log(path: str, *, format: str = "parquet", replace: bool = False) -> 
 
 
 def snapshot(path: str, *, format: str = "parquet", replace: bool = False) -> Sink:
-    """The collection as it stands after each step, written anew whenever it has changed.
+    """The whole collection, written anew after each step that changes it.
 
-    It costs what the collection costs. Who reads it while it is written finds a part of it or
-    nothing: where there are such readers, use `delta_merge`.
+    The cost is the size of the collection. A reader during the write sees a part of the rows or
+    none: with concurrent readers use `delta_merge`.
 
     Parameters
     ----------
     path : str
         A folder.
     format : str
-        Any that Spark writes.
+        A format that Spark writes.
     replace : bool
-        Whether a table of other columns that is there may be replaced.
+        Whether an existing table with other columns may be replaced.
 
     Raises
     ------
     SinkError
-        By the step: if the folder holds a table of other columns.
+        The step raises it if the folder has a table with other columns.
 
     Examples
     --------
@@ -101,14 +101,14 @@ class _Folder(Sink):
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
         check_format(self._format, schema)
 
-    def _there(self, spark: SparkSession) -> DataFrame | None:
-        """What the folder holds."""
+    def _existing(self, spark: SparkSession) -> DataFrame | None:
+        """The table in the folder, if any."""
         try:
-            # Spark warns of one folder that is not there, in eighty lines, and of two it does not.
+            # Spark logs a warning of eighty lines for one missing folder, and none for two.
             path = literal_path(self._path)
             spark.read.format(self._format).load([path, path])
-            found = spark.read.format(self._format).load(path)
-            return found if found.columns else None
+            table = spark.read.format(self._format).load(path)
+            return table if table.columns else None
         except AnalysisException as error:
             if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
                 return None
@@ -137,9 +137,9 @@ class _ChangeLog(_Folder):
                 "diff here. Give the dataflow other names, time=... or diff=..."
             )
         if epoch.is_first and not self._replace:
-            there = self._there(epoch.spark)
+            there = self._existing(epoch.spark)
             if there is not None:
-                # An attempt at this epoch may have come that far.
+                # A failed attempt at this epoch may have written a part.
                 names = [*epoch.schema.names, epoch.time, epoch.diff, EPOCH]
                 if there.columns != names:
                     raise self._refuse(f"a table of the columns {', '.join(there.columns)}")
@@ -160,7 +160,7 @@ class _Snapshot(_Folder):
 
     def write(self, epoch: Epoch) -> None:
         if epoch.is_first and not self._replace:
-            there = self._there(epoch.spark)
+            there = self._existing(epoch.spark)
             if there is not None and there.columns != epoch.schema.names:
                 raise self._refuse(f"a table of the columns {', '.join(there.columns)}")
         epoch.snapshot().write.format(self._format).mode("overwrite").save(self._path)

@@ -1,4 +1,4 @@
-"""A function of the user as a sink: at least once, with the epoch to make it once."""
+"""A function of the user as a sink: each epoch at least once, with its number for idempotence."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pyspark_diff.dataflow.sink import Epoch, Sink
 def foreach(function: Callable[[DataFrame, int], object]) -> Sink:
     """A function that is called with the changes of each step.
 
-    If it raises, or the application ends before it has returned, it is called again with the same
-    changes and the same epoch, before anything else is done: so it is called at least once for
-    each, in order. A target that remembers the last epoch, or in which doing the same twice makes
-    no difference, has each exactly once.
+    If the function raises, or the application ends before it returns, it is called again with the
+    same changes and the same epoch, before any later work. So it is called at least once for each
+    epoch, in order. A target that remembers the last epoch, or an idempotent write, has each epoch
+    exactly once.
 
     Parameters
     ----------
     function : callable
         Called as ``function(changes, epoch)`` with a Spark frame, the columns of the collection and
-        then time and diff, and the number of the epoch. The frame can be read until it returns.
+        then time and diff, and the number of the epoch. The frame is valid until the function
+        returns.
 
     Examples
     --------

@@ -1,14 +1,14 @@
 """Level 11, sources: tables, folders and streams that `Dataflow.catch_up` reads on.
 
-What lives here: how each kind of table or feed tells what has come since an offset, a file a kind;
-what a source owes is in `pyspark_diff.dataflow.source`.
-May import: errors, spark, trace and dataflow, and what level 2 may.
-The law: reading on from an offset gives what has come since, whoever reads, however often; what can
-not be given any more is an error, and never left out.
+What lives here: a file for each kind of table or feed, with a reader of the changes since an
+offset. The contract of a source is in `pyspark_diff.dataflow.source`.
+May import: errors, spark, trace and dataflow, and the imports of level 2.
+The law: every reader, at any number of attempts, gets the same changes since an offset. A change
+that is no longer readable is an error, and never left out.
 
     from pyspark_diff.sources import delta, snapshots
 
-What reads something else is a subclass of `Source`.
+A subclass of `Source` reads any other feed.
 """
 
 from pyspark_diff.dataflow.source import (

@@ -2,9 +2,9 @@
 
     the table at version v  +  the changes of v+1 .. w  =  the table at version w
 
-An offset is the id of the table and the version up to which it was read, and where its log is at
-hand what tells that version from another one of its number. What is recorded of the versions since
-is read and nothing else, so it costs what has changed.
+An offset is the id of the table and the version up to which it was read. If the log is readable,
+the offset also has a fingerprint of that version, so that another version with its number is
+detected. A reading takes only the recorded changes of later versions, so its cost is their size.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ class _Delta(VersionedSource):
         if replaced:
             return self._gap(spark, now, f"{replaced}: its change feed does not record this")
         if files is not None and _is_on(table.properties.get(_RECORDED)):
-            held = files.changes(self._known().names, begin + 1, FEW_ROWS)
-            if held is not None:
-                return Reading(now, self._changes_of(held))
+            feed = files.changes(self._known().names, begin + 1, FEW_ROWS)
+            if feed is not None:
+                return Reading(now, self._changes_of(feed))
         cause, recorded = None, self._is_recorded(spark, table)
         if recorded:
             try:
@@ -308,7 +308,7 @@ class _Delta(VersionedSource):
         return self._by_spark(spark, table) or _is_on(table.properties.get(_RECORDED))
 
     def _check_recorded(self, spark: SparkSession, table: DeltaTable) -> None:
-        """Refuse at once what could not be read on."""
+        """Refuse a table at the first reading if later readings would fail."""
         if self._on_gap == "snapshot" or self._is_recorded(spark, table):
             return
         if not compares_files(spark, self._name):

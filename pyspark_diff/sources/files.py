@@ -1,9 +1,9 @@
 """Folders of change files: each file is read once, and none is ever left out.
 
-    what is read  =  the files that are there and were not read before
+    files of a reading  =  the files in the folder without the files of earlier readings
 
-Which ones were is known by their names, so it does not matter in which order they come; one that
-is another than it was is an error. A file that is taken away is forgotten.
+The offset has the names of the files, so their order of arrival does not matter. A changed file is
+an error. A removed file is forgotten.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pyspark_diff.sources.tables import at_hand
 from pyspark_diff.spark.frames import check_format, column, literal_path
 from pyspark_diff.spark.schema import as_keys, parse_schema, quoted
 
-#: What the values of an op column mean, in small letters.
+#: The values of an op column, in small letters.
 INSERTS = ("i", "insert", "c", "create", "r", "read", "+i")
 UPDATES = ("u", "update", "upsert", "update_postimage", "update_after", "+u")
 DELETES = ("d", "delete", "remove", "-d")
 BEFORE = ("update_preimage", "update_before", "-u")
 
-#: What a row does, and where it stands among the others, in columns of our own.
+#: The columns with the op and with the order of a row.
 OP, ORDER = "__op", "__order"
-#: The file that it comes from, in another one.
+#: The column with the number of a row's file.
 _FILE = "__file"
 
 
@@ -88,9 +88,9 @@ def files(
     next file that is read; one that is put back after that is read again.
 
     JSON has to spell the names of fields exactly as the schema does, as another spelling is another
-    field, and one that is missing is null. CSV is read by position, whatever its header says: the
-    columns of the schema, then the op. In Parquet and ORC columns are found by their names, in
-    capital or small letters.
+    field, and one that is missing is null. CSV is read by position and its header is ignored: the
+    columns of the schema are first, then the op. In Parquet and ORC columns are matched by name,
+    without regard to case.
 
     Examples
     --------
@@ -116,8 +116,8 @@ def files(
     read = T.StructType([*struct.fields, *named])
     if op is not None and op.lower() in map(str.lower, struct.names):
         raise SchemaError(
-            f"column {op} tells what a row is, and is no part of it: leave it out of the schema, "
-            "or name another one, op=..."
+            f"column {op} is the op of a row, and no part of the record: leave it out of the "
+            "schema, or name another one, op=..."
         )
     return _Files(path, struct, read, format, as_keys(key), op, as_keys(order), dict(options))
 
@@ -193,10 +193,10 @@ class _Folder(Source):
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         known = {} if offset is None else offset["files"]
         there = self._listed(spark)
-        changed = [name for name, told in there.items() if known.get(name, told) != told]
+        changed = [name for name, entry in there.items() if known.get(name, entry) != entry]
         if changed:
             raise SourceError(
-                f"files in {self._path!r} were read, and are not what they were: "
+                f"files in {self._path!r} have changed since they were read: "
                 f"{', '.join(sorted(changed)[:5])}. Give changes in files of other names; nothing "
                 "was taken"
             )
@@ -214,12 +214,12 @@ class _Folder(Source):
         return self._changes(spark, new), {}
 
     def _listed(self, spark: SparkSession) -> dict[str, list[int]]:
-        """The files that are there: length, and when they were written."""
+        """The files of the folder: length, and time of the last write."""
         rows = spark.read.format("binaryFile").load(literal_path(self._path)).select(
             "path", "length", F.unix_millis("modificationTime").alias("written")
         ).collect()
         names = {row.path.rsplit("/", 1)[1]: [row.length, row.written] for row in rows}
-        return {n: told for n, told in names.items() if not n.startswith(("_", "."))}
+        return {n: entry for n, entry in names.items() if not n.startswith(("_", "."))}
 
     def _numbered(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
         """Rows with the number of their file in the order of files."""
@@ -236,7 +236,7 @@ class _Folder(Source):
 
     @abstractmethod
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
-        """What the rows of some files do."""
+        """The changes in some files."""
 
 
 def _in_order(there: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[str]:
@@ -254,7 +254,7 @@ class _Files(_Folder):
         self._op, self._order = op, order
 
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
-        options = {"mode": "FAILFAST", **self._options}  # else what is malformed is null
+        options = {"mode": "FAILFAST", **self._options}  # other modes read malformed rows as null
         reader = spark.read.format(self._format).schema(self._read).options(**options)
         frame = self._numbered(reader.load(self._paths(names)), names)
         order = F.struct(F.col(_FILE), *map(column, self._order))
@@ -306,9 +306,9 @@ class _Debezium(_Folder):
                 )
             fall_back("debezium", ADDED, f"events in {self._path!r} are late, so all events of "
                       "their keys are read again")
-            every = self._rows(self._events(spark, _in_order(there, there)))
-            rows = self._of_same_keys(every, rows)
-        last = max((one for one in (known, last) if one is not None), default=None)
+            all_rows = self._rows(self._events(spark, _in_order(there, there)))
+            rows = self._of_same_keys(all_rows, rows)
+        last = max((order for order in (known, last) if order is not None), default=None)
         changes = changes_of(rows, self._struct.names, self.key, repr(self._path))
         return changes, {"last": last, **({"gone": True} if gone else {})}
 
@@ -332,17 +332,17 @@ class _Debezium(_Folder):
         reader = spark.read.format("json").schema(struct).options(**options)
         frame = self._numbered(reader.load(self._paths(names)), names)
         order = F.struct(*(_either(*name.split(".")) for name in self._order), F.col(_FILE))
-        found = at_hand(frame.select(
+        events = at_hand(frame.select(
             *(_either(name).alias(name) for name in ("before", "after", "op")),
             order.alias(ORDER),
         ).where("op is not null or before is not null or after is not null"))
-        if found.where("op = 't'").limit(1).count():
+        if events.where("op = 't'").limit(1).count():
             raise SourceError(
                 f"an event in {self._path!r} says that the table was truncated, which is no change "
                 "of rows. Read the table as snapshots(), or leave the event out and give deletes; "
                 "nothing was taken"
             )
-        return found
+        return events
 
     def _rows(self, events: DataFrame) -> DataFrame:
         """The rows of events by a key, an op and the order of each."""
@@ -360,22 +360,22 @@ class _Debezium(_Folder):
 
     def _changes(self, spark: SparkSession, names: Sequence[str]) -> list[Change]:
         """The changes without a key."""
-        found = self._events(spark, names)
+        events = self._events(spark, names)
         came = F.col("op") != "d"
-        lacking = found.where(
+        lacking = events.where(
             (F.col("op").isin("u", "d") & F.col("before").isNull())
             | (came & F.col("after").isNull())
         ).limit(1).count()
         if lacking:
             raise SourceError(
-                f"an event in {self._path!r} has no image of the row from before, or behind: let "
+                f"an event in {self._path!r} has no image of the row from before, or after: let "
                 "the database give whole rows (REPLICA IDENTITY FULL), or name a key, key=...; "
                 "nothing was taken"
             )
-        before = found.where("op in ('u', 'd')").select(
+        before = events.where("op in ('u', 'd')").select(
             *_fields(F.col("before"), self._struct), F.lit("d").alias(OP), ORDER
         )
-        after = found.where("op <> 'd' or op is null").select(
+        after = events.where("op <> 'd' or op is null").select(
             *_fields(F.col("after"), self._struct),
             F.when(F.col("op") == "u", "i").otherwise(F.col("op")).alias(OP), ORDER,
         )
@@ -389,22 +389,22 @@ class _Debezium(_Folder):
 def changes_of(
     rows: DataFrame, names: Sequence[str], key: Sequence[str], table: str
 ) -> list[Change]:
-    """What rows with an op do.
+    """The changes of rows with an op.
 
     Parameters
     ----------
     rows : DataFrame
         Columns of the records, `OP` and `ORDER`.
     names : sequence of str
-        Those of the records.
+        Columns of the records.
     key : sequence of str
     table : str
-        What it is called in an error.
+        The name of the table in an error.
 
     Raises
     ------
     SourceError
-        If an op is none, or cannot be done without a key.
+        If an op is unknown, or needs a key.
     """
     op = F.lower(F.col(OP))
     known = (*INSERTS, *DELETES, *BEFORE, *UPDATES)
@@ -424,8 +424,8 @@ def changes_of(
         return [Deletes(deleted), Upserts(upserted.select(*records))]
     if rows.where(op.isin("u", "update", "upsert")).limit(1).count():
         raise SourceError(
-            f"a row of {table} is an update, and without a key it cannot be told of which row. "
-            "Name a key, key=..., or give the row from before as a row of its own, with the op "
+            f"a row of {table} is an update, and without a key the row before is unknown. Name a "
+            "key, key=..., or give the row before as a row of its own, with the op "
             "update_preimage, and this one as update_postimage; nothing was taken"
         )
     gone = op.isin(*DELETES, *BEFORE)
@@ -436,18 +436,18 @@ def changes_of(
 
 def _nested(names: Sequence[str]) -> list[T.StructField]:
     """Fields of numbers with names such as ``source.lsn``."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for name in names:
         parts = name.split(".")
-        reduce(lambda at, part: at.setdefault(part, {}), parts[:-1], found)[parts[-1]] = None
+        reduce(lambda at, part: at.setdefault(part, {}), parts[:-1], tree)[parts[-1]] = None
 
-    def fields(told: dict[str, Any]) -> list[T.StructField]:
+    def fields(level: dict[str, Any]) -> list[T.StructField]:
         return [
             T.StructField(name, T.LongType() if inner is None else T.StructType(fields(inner)))
-            for name, inner in told.items()
+            for name, inner in level.items()
         ]
 
-    return fields(found)
+    return fields(tree)
 
 
 def _numbers(values: Sequence[int | None] | None) -> list[list[int]] | None:
@@ -460,13 +460,13 @@ def _numbers(values: Sequence[int | None] | None) -> list[list[int]] | None:
     """
     if values is None:
         return None
-    return [one if isinstance(one, list) else [] if one is None else [one] for one in values]
+    return [v if isinstance(v, list) else [] if v is None else [v] for v in values]
 
 
 def _either(*names: str) -> Column:
-    """A field of an event, by itself or in its payload."""
+    """A field of an event, at its top or in its payload."""
     def at(column: Column, parts: Sequence[str]) -> Column:
-        return reduce(lambda found, part: found.getField(part), parts, column)
+        return reduce(lambda value, part: value.getField(part), parts, column)
 
     return F.coalesce(
         at(F.col(names[0]), names[1:]), at(F.col("payload"), names)

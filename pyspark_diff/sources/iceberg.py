@@ -49,7 +49,7 @@ RESERVED = frozenset({
     "_spec_id",
 })
 
-#: What a session needs.
+#: The configuration that a session needs.
 SETUP = (
     "start Spark with --packages org.apache.iceberg:iceberg-spark-runtime-<Spark's version>_2.13:"
     "<Iceberg's version> and spark.sql.catalog.<name>=org.apache.iceberg.spark.SparkCatalog, and "
@@ -150,7 +150,7 @@ class _Iceberg(VersionedSource):
             return None
         try:
             changes = self._changes(spark, begin, end)
-        except Exception as error:  # also what comes of moving rows, which is none of Spark's own
+        except Exception as error:  # includes errors of the transfer of rows, not only Spark's
             return self._gap(
                 spark, now, f"cannot tell what has changed from snapshot {begin} to {end}", error,
                 self._to_copy() if table.delete_files else "",
@@ -236,9 +236,9 @@ class _Iceberg(VersionedSource):
         cached = f"spark.sql.catalog.{catalog}.cache-enabled"
         if any("." in part for part in parts) and spark.conf.get(cached, "true") != "false":
             raise SourceError(
-                f"{self._full} has a dot in a part of its name. Iceberg's cache does not refresh "
-                f"the metadata of such a table. Start Spark with {cached}=false, or give the table "
-                "a name without a dot"
+                f"{self._full} has a dot in a part of its name, and Iceberg's cache does not "
+                f"refresh the table's metadata then. Start Spark with {cached}=false, or give the "
+                "table a name without a dot"
             )
         try:
             return iceberg_table(spark, self._full)

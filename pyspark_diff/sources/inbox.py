@@ -1,9 +1,9 @@
-"""The inbox of a store: what streaming queries have put there by ``writeStream.format("diff")``.
+"""The inbox of a store: the batches that streaming queries write by ``writeStream.format("diff")``.
 
-    rows given up to an offset  =  the rows of all batches up to it, each batch once
+    rows up to an offset  =  the rows of all batches up to it, each batch once
 
-The offset has the number of the last batch of each query, and moves with the step that takes in its
-rows; so whether a stream is behind or ahead, or gives a batch again, makes no difference.
+The offset has the number of the last batch of each query. A step commits the rows and the offset
+together, so a repeated batch has no effect, and a stream may be ahead of the dataflow or lag.
 """
 
 from __future__ import annotations
@@ -32,31 +32,30 @@ def inbox(
     path: str, name: str, *, schema: str | T.StructType | None = None,
     key: str | Sequence[str] = (), diff: str | None = None, time: str | None = None,
 ) -> Source:
-    """What streaming queries have put into an inbox: rows that come, by a key rows that take the
-    place of others, or updates.
+    """The rows that streaming queries have put into an inbox: inserts, upserts by a key, or
+    updates.
 
     Parameters
     ----------
     path : str
-        Of the store.
+        The location of the store.
     name : str
-        Of the inbox: the option ``name`` of the streams.
+        The name of the inbox: the option ``name`` of the streams.
     schema : str or StructType, optional
-        Columns of the rows, those for time and diff left out. Those of the first batch if not
-        given.
+        Columns of the rows, without time and diff. By default the columns of the first batch.
     key : str or list of str
-        Columns of a key: then a row takes the place of the one with its key.
+        Columns of a key: then a row replaces the row with its key.
     diff : str, optional
-        The column of the diff, where rows are updates.
+        The column of the diff, if rows are updates.
     time : str, optional
-        That of the time, where updates bring it.
+        The column of the time, if updates have times of their own.
 
     Notes
     -----
-    Batches that were taken in stay in the store, and each reading lists them all, until they are
-    removed by ``pyspark_diff.trace.inbox.remove_batches(path, name, until)``. There ``until`` has
-    for each query the number of its last batch that may go; none may that a commit to which
-    somebody may yet go back has not taken in.
+    Processed batches stay in the store, and each reading lists them all, until
+    ``pyspark_diff.trace.inbox.remove_batches(path, name, until)`` removes them. There ``until`` has
+    the number of the last batch to remove for each query. Keep every batch that some commit, to
+    which a dataflow may still be reset, has not taken in.
 
     Examples
     --------
@@ -76,8 +75,8 @@ def inbox(
         )
     struct = None if schema is None else parse_schema(schema).struct
     names = [] if struct is None else struct.names
-    lower = [one.lower() for one in (*names, diff, time) if one is not None]
-    twice = next((one for one in (diff, time) if one and lower.count(one.lower()) > 1), None)
+    lower = [column.lower() for column in (*names, diff, time) if column is not None]
+    twice = next((c for c in (diff, time) if c and lower.count(c.lower()) > 1), None)
     if twice is not None:
         raise SchemaError(
             f"column {twice} is the diff or the time of an update, and nothing else: name another "
@@ -104,14 +103,14 @@ class _Inbox(Source):
                     "are not known: name them with schema=..."
                 )
             struct = batches[0].schema
-            beside = {there for name in (self._diff, self._time) if name is not None
-                      for there in meant_by(name, struct.names, spark)}
-            fields = [field for field in struct.fields if field.name not in beside]
+            extra = {match for name in (self._diff, self._time) if name is not None
+                     for match in meant_by(name, struct.names, spark)}
+            fields = [field for field in struct.fields if field.name not in extra]
             self._schema = parse_schema(T.StructType(fields)).struct
         return self._schema
 
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
-        # The first batch of all may be gone, and the next batches may have other columns.
+        # The very first batch may be gone, and later batches may have other columns.
         return None if self._is_declared else inbox(
             self._path, self._name, schema=columns, key=self.key, diff=self._diff, time=self._time
         )
@@ -124,8 +123,8 @@ class _Inbox(Source):
         return Reading(offset_after(batches, offset), changes)
 
     def _change(self, spark: SparkSession, batch: InboxBatch) -> Change:
-        beside = [name for name in (self._time, self._diff) if name is not None]
-        wanted = [*self.columns(spark).names, *beside]
+        extra = [name for name in (self._time, self._diff) if name is not None]
+        wanted = [*self.columns(spark).names, *extra]
         there = batch.schema.names
         meant = {name: _meant(name, there, spark) for name in wanted}
         missing = [name for name, match in meant.items() if match is None]
@@ -146,12 +145,12 @@ class _Inbox(Source):
 
 
 def _meant(name: str, there: Sequence[str], spark: SparkSession) -> str | None:
-    """The column of a batch that a name means: the very name before one in another case."""
+    """The column of a batch that a name means; an exact match before one in another case."""
     return name if name in there else next(iter(meant_by(name, there, spark)), None)
 
 
 def _frame(spark: SparkSession, batch: InboxBatch) -> DataFrame:
-    """The rows of a batch, its columns called by their numbers; a task reads a file."""
+    """The rows of a batch with numbers as names of columns; each task reads a file."""
     names = [f"c{i}" for i in range(len(batch.schema))]
     struct = T.StructType([
         T.StructField(name, field.dataType) for name, field in zip(names, batch.schema.fields)

@@ -26,7 +26,7 @@ from pyspark_diff.dataflow.source import (
 )
 from pyspark_diff.errors import SchemaError, SourceError
 from pyspark_diff.fallbacks import ADDED, fall_back
-from pyspark_diff.sources.tables import Table, TableSource, at_hand, frame_of, named, told
+from pyspark_diff.sources.tables import Table, TableSource, at_hand, frame_of, named, table_text
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import as_keys
 
@@ -135,7 +135,7 @@ class _Log(TableSource):
         self._table, self._order = table, order
 
     def _called(self) -> str:
-        return told(self._table)
+        return table_text(self._table)
 
     def _since(
         self, spark: SparkSession, offset: Offset
@@ -160,14 +160,14 @@ class _Log(TableSource):
         assert row is not None  # an aggregate without keys has one row
         if row.nulls:
             raise SourceError(
-                f"{row.nulls} rows of {told(self._table)} have a null in {self._order}, by which "
-                "they are read on. Fill it; nothing was taken"
+                f"{row.nulls} rows of {table_text(self._table)} have a null in {self._order}, by "
+                "which they are read on. Fill it; nothing was taken"
             )
         known = 0 if offset is None else offset["rows"]
         late = row.before - known
         if late < 0 or late and not self._takes_late_rows:
             raise SourceError(
-                f"{told(self._table)} has {row.before:,} rows up to {self._order} = "
+                f"{table_text(self._table)} has {row.before:,} rows up to {self._order} = "
                 f"{offset['order']}, and had {known:,} when they were read: rows were "
                 f"{'added before it, and no step would read them' if late > 0 else 'taken away'}. "
                 + ("Name a column that grows with each added row, order=..."
@@ -193,16 +193,16 @@ class _Updates(_Log):
         return T.StructType([field for field in fields if field.name not in own])
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
-        found = self._since(spark, offset)
-        if found is None:
+        since = self._since(spark, offset)
+        if since is None:
             return None
-        beside = [self._diff, *([] if self._time is None else [self._time])]
+        extra = [self._diff, *([] if self._time is None else [self._time])]
         return Reading(
-            found[1], [Updates(self._narrowed(found[0], beside), self._diff, self._time)]
+            since[1], [Updates(self._narrowed(since[0], extra), self._diff, self._time)]
         )
 
     def __repr__(self) -> str:
-        return f"updates({told(self._table)}, order={self._order!r})"
+        return f"updates({table_text(self._table)}, order={self._order!r})"
 
 
 class _Upserts(_Log):
@@ -216,53 +216,53 @@ class _Upserts(_Log):
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
         fields = frame_of(self._table, spark).schema.fields
-        given = [*self.key, self._order, *([] if self._deleted is None else [self._deleted])]
-        gone = named(fields, given, self._table, spark)[len(self.key) + 1:]
+        names = [*self.key, self._order, *([] if self._deleted is None else [self._deleted])]
+        gone = named(fields, names, self._table, spark)[len(self.key) + 1:]
         return T.StructType([field for field in fields if field.name not in gone])
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
-        found = self._since(spark, offset)
-        if found is None:
+        since = self._since(spark, offset)
+        if since is None:
             return None
-        frame, after, late = found
+        frame, after, late = since
         frame = self._narrowed(frame, [] if self._deleted is None else [self._deleted])
         gone = F.lit(False) if self._deleted is None else F.coalesce(
             column(self._deleted), F.lit(False)
         )
         deleted, upserted = latest(
-            at_hand(frame), self.key, [column(self._order)], gone, told(self._table)
+            at_hand(frame), self.key, [column(self._order)], gone, table_text(self._table)
         )
         upserted = upserted.select(*map(column, self._known().names))
         if late:
-            fall_back("upserts", ADDED, f"rows of {told(self._table)} are late, so the latest row "
-                      "of each key is read anew")
+            reason = f"rows of {table_text(self._table)} are late, so the latest row of each key "
+            fall_back("upserts", ADDED, f"{reason}is read anew")
             return Reading(after, [Whole(upserted)])
         return Reading(after, [Deletes(deleted), Upserts(upserted)])
 
     def __repr__(self) -> str:
-        return f"upserts({told(self._table)}, key={list(self.key)}, order={self._order!r})"
+        return f"upserts({table_text(self._table)}, key={list(self.key)}, order={self._order!r})"
 
 
 def latest(
     frame: DataFrame, key: Sequence[str], order: Sequence[Column], gone: Column, table: str
 ) -> tuple[DataFrame, DataFrame]:
-    """Of changes by key the last of each: the keys that are gone, and the rows that stand.
+    """The last change of each key: the deleted keys, and the present rows.
 
     Parameters
     ----------
     frame : DataFrame
     key : sequence of str
     order : sequence of Column
-        Of which the greatest is the last one.
+        The change with the greatest order is the last one.
     gone : Column
-        Whether a change takes the row of its key away.
+        Whether a change deletes the row of its key.
     table : str
-        What it is called in an error.
+        The name of the table in an error.
 
     Raises
     ------
     SourceError
-        If the last one of a key cannot be told.
+        If several changes of a key have the greatest order.
     """
     whole = F.struct(*map(column, frame.columns)).alias("row")
     keys = [column(name).alias(f"key{n}") for n, name in enumerate(key)]
@@ -280,12 +280,12 @@ def latest(
     if twice:
         shown = "; ".join(repr(tuple(row)[:len(key)]) for row in twice)
         raise SourceError(
-            f"changes of one key in {table} have the same order, so it cannot be told which of "
-            f"them stands: {shown}. Give them an order, order=...; nothing was taken"
+            f"changes of one key in {table} have the same order, so none is the last one: {shown}. "
+            "Give them an order, order=...; nothing was taken"
         )
-    found = last.select("last.*")
-    upserted = found.where(~F.col("gone")).select("row.*")
-    deleted = found.where("gone").select(*(
+    latest_rows = last.select("last.*")
+    upserted = latest_rows.where(~F.col("gone")).select("row.*")
+    deleted = latest_rows.where("gone").select(*(
         F.col("row").getField(name).alias(name) for name in key
     ))
     return deleted, upserted

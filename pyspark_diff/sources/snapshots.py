@@ -1,9 +1,9 @@
-"""Snapshots: a table that is read as a whole each time, and compared with what it was.
+"""Snapshots: each reading reads the whole table and compares it with the previous reading.
 
-    changes = the table now  -  the table when it was read last
+    changes = the table now  -  the table at the previous reading
 
-By a key, that is found in the arrangement of the input; without one, each row counts as often as
-it is there.
+With a key, the arrangement of the input has the previous rows. Without a key, rows are compared
+with their multiplicities.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Offset, Reading, Source, Whole
-from pyspark_diff.sources.tables import Table, TableSource, frame_of, told
+from pyspark_diff.sources.tables import Table, TableSource, frame_of, table_text
 from pyspark_diff.spark.schema import as_keys
 
 
 def snapshots(table: Table, *, key: str | Sequence[str] = ()) -> Source:
-    """A table of which only its present state is known.
+    """A table without a record of its changes.
 
-    Reading it costs what the table costs, whatever has changed; what comes after that costs what
-    has changed. Each `Dataflow.catch_up` reads it.
+    Each `Dataflow.catch_up` reads the whole table, even if few rows have changed. The cost of the
+    step after the reading is the size of the change.
 
     Parameters
     ----------
     table : str, DataFrame, or callable
-        Name of a table, a frame that is evaluated anew each time, or what gives the frame to read.
+        Name of a table, a frame that each reading evaluates anew, or a function that returns one.
     key : str or list of str
-        Columns of a key, if no two rows have the same. Comparing is cheaper then.
+        Columns of a unique key. With a key the comparison is cheaper.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class _Snapshots(TableSource):
         return frame_of(self._table, spark).schema
 
     def _called(self) -> str:
-        return told(self._table)
+        return table_text(self._table)
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading:
         number = 1 if offset is None else offset["reading"] + 1
@@ -67,4 +67,4 @@ class _Snapshots(TableSource):
 
     def __repr__(self) -> str:
         key = f", key={list(self.key)}" if self.key else ""
-        return f"snapshots({told(self._table)}{key})"
+        return f"snapshots({table_text(self._table)}{key})"

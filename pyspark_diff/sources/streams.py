@@ -2,9 +2,9 @@
 
     batch n is taken in  ⟹  batches 0 to n - 1 of the same query were, each once
 
-Spark's checkpoint and the state of the dataflow each know how far the query is. A batch that the
-state has already does nothing; where it lacks one, or the query is another one, that is an error
-that says who is ahead.
+Spark's checkpoint and the state of the dataflow each have the position of the query. A batch that
+the state has already is skipped. A missing batch, or a batch of another query, is an error with
+both positions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _logger = logging.getLogger("pyspark_diff")
 
 
 class Batches(Source):
-    """The micro-batches of one streaming query at a time. Made by `batches`."""
+    """The micro-batches of one streaming query at a time. `batches` returns it."""
 
     def __init__(
         self, struct: T.StructType, key: tuple[str, ...], op: str | None, order: tuple[str, ...]
     ):
         self._struct, self.key, self._op, self._order = struct, key, op, order
-        #: The one that is to be read: its query, its number and its rows.
+        #: The batch to read: query, number and rows.
         self._now: tuple[str, int, DataFrame] | None = None
 
     def columns(self, spark: SparkSession) -> T.StructType:
@@ -44,24 +44,24 @@ class Batches(Source):
     def into(
         self, flow: BaseDataflow, *, query: str | None = None, on_new_query: str = "refuse"
     ) -> Callable[[DataFrame, int], None]:
-        """What ``foreachBatch`` takes: each batch is an epoch of the dataflow when it returns.
+        """A function for ``foreachBatch``: each call processes a batch as an epoch of the dataflow.
 
         Parameters
         ----------
         flow : Dataflow
-            One that has an input with this source.
+            A dataflow that has an input with this source.
         query : str, optional
-            What the query is known by; Spark's id of it, which is in its checkpoint, if not given.
-            On Spark Connect it has to be given.
+            The identity of the query; by default Spark's id, which is in its checkpoint. Spark
+            Connect requires it.
         on_new_query : {"refuse", "append"}
-            What to do if another query comes than the one that was taken in: its checkpoint was
-            deleted, say, and it begins again with what it has read already. ``"append"`` takes its
-            rows as new ones.
+            The reaction to a batch of another query than before. A query with a deleted checkpoint
+            is another one, and begins again with its first rows. ``"append"`` takes the rows as new
+            ones.
 
         Returns
         -------
         callable
-            Of a frame and the number of a batch.
+            A function of a frame and the number of a batch.
         """
         if on_new_query not in ("refuse", "append"):
             raise ValueError(f"on_new_query is 'refuse' or 'append', not {on_new_query!r}")
@@ -107,9 +107,9 @@ class Batches(Source):
                     "batch %d of streaming query %s is in the state already, which has those up "
                     "to %d", batch, query, last,
                 )
-                flow._catch_up()  # what a sink may not have been given of it
+                flow._catch_up()  # a sink may lack the changes of the batch
                 return
-            # The rows are there only until this returns.
+            # Spark keeps the rows only until this returns.
             with flow._sources.or_undone(name, lambda: flow._state.offsets):
                 self._now = query, batch, frame
                 try:
@@ -137,19 +137,19 @@ def batches(
     schema: str | T.StructType, *, key: str | Sequence[str] = (), op: str | None = None,
     order: str | Sequence[str] = (),
 ) -> Batches:
-    """The micro-batches of a streaming query, which its ``foreachBatch`` hands over.
+    """The micro-batches of a streaming query, which ``foreachBatch`` passes to the dataflow.
 
     Parameters
     ----------
     schema : str or StructType
         Columns of the rows.
     key : str or list of str
-        Columns of a key, of which there is one row at a time.
+        Columns of a key, so that each key has at most one row.
     op : str, optional
-        A column that tells what each row is: see `pyspark_diff.sources.files`. All are inserts
-        without one, with a key upserts.
+        The column with the op of each row: see `pyspark_diff.sources.files`. Without it all rows
+        are inserts, or with a key upserts.
     order : str or list of str
-        Columns by which changes of one key come after each other within a batch.
+        Columns that order the changes of a key in a batch.
 
     Examples
     --------
@@ -171,10 +171,10 @@ def batches(
 
 def _query_of(frame: DataFrame) -> str:
     """The id of the streaming query whose batch a frame is."""
-    found = query_of(frame)
-    if found is None:
+    query = query_of(frame)
+    if query is None:
         raise SourceError(
             "this is no batch of a streaming query, or one of Spark Connect, where its id cannot "
             "be found out: name the query, into(flow, query=...)"
         )
-    return found
+    return query

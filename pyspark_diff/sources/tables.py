@@ -2,8 +2,8 @@
 
     columns that are read  =  columns that the table had when the input was made
 
-Other people change tables. A column that a table gains is left out, so that a program which does
-not use it goes on. A column that is lost, or that has another type, is an error.
+Other people change tables. A column that a table gains is left out, so that a program without a use
+of it continues. A lost column, or one with another type, is an error.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("pyspark_diff")
 
-#: What gives a table: its name, a frame that reads it anew each time, or what makes such a frame.
+#: A table: its name, a frame that each reading evaluates anew, or a function that returns one.
 Table: TypeAlias = "str | DataFrame | Callable[[], DataFrame]"
 
 
 def frame_of(table: Table, spark: SparkSession) -> DataFrame:
-    """The table as it is now."""
+    """The present table as a frame."""
     if isinstance(table, str):
         return spark.table(table)
     return table() if callable(table) else table
 
 
-def told(table: Table) -> str:
-    """What a table is called in a message."""
+def table_text(table: Table) -> str:
+    """The name of a table in a message."""
     return repr(table) if isinstance(table, str) else "the frame"
 
 
 def named(
     fields: Sequence[T.StructField], names: Iterable[str], table: Table, spark: SparkSession
 ) -> list[str]:
-    """Columns that a user names, as they are called in a table.
+    """The table's columns that a user's names mean.
 
     Raises
     ------
     SchemaError
         If no column has one of the names.
     """
-    there = [field.name for field in fields]
-    found = []
+    columns = [field.name for field in fields]
+    resolved = []
     for name in names:
-        meant = meant_by(name, there, spark)
+        meant = meant_by(name, columns, spark)
         if not meant:
             raise SchemaError(
-                f"{told(table)} has no column {name!r}; its columns are {', '.join(there)}. Name "
-                "one of them"
+                f"{table_text(table)} has no column {name!r}; its columns are "
+                f"{', '.join(columns)}. Name one of them"
             )
-        found.append(meant[0])
-    return found
+        resolved.append(meant[0])
+    return resolved
 
 
 class TableSource(Source):
-    """A source with the columns of a table. It holds them, and names those that it leaves out."""
+    """A source with the columns of a table. It keeps them, and logs columns that it leaves out."""
 
-    #: How its owner undoes a change of the columns, for messages.
+    #: The owner's remedy for a change of the columns, for messages.
     undo = "Bring them back"
     _columns: T.StructType | None = None
     _left_out: tuple[str, ...] = ()
     #: The columns that are read; None for all.
     _used: frozenset[str] | None = None
-    #: The other columns of the table, which nobody needs to know about.
+    #: Further columns of the table, which no message mentions.
     _unused: frozenset[str] = frozenset()
 
     def reading(self, names: Iterable[str]) -> Self:
@@ -107,17 +107,17 @@ class TableSource(Source):
 
     @abstractmethod
     def _columns_now(self, spark: SparkSession) -> T.StructType:
-        """All columns that rows have.
+        """All columns of the rows.
 
         Raises
         ------
         SourceError
-            If there is no such table.
+            If the table does not exist.
         """
 
     @abstractmethod
     def _called(self) -> str:
-        """The table, in a message."""
+        """The name of the table in a message."""
 
     def _known(self) -> T.StructType:
         assert self._columns is not None  # a source is asked for its columns first
@@ -133,10 +133,10 @@ class TableSource(Source):
             Old and new names, if they are known.
         """
         known = self._known()
-        told = differences(known, now, renamed)
-        if told is not None:
+        changed = differences(known, now, renamed)
+        if changed is not None:
             raise SourceError(
-                f"the columns of {self._called()} have changed: {told}. Nothing was "
+                f"the columns of {self._called()} have changed: {changed}. Nothing was "
                 f"read. {self.undo}; or open the dataflow anew, with on_change='rebuild' if it "
                 "has a store, and all is read again with the new columns"
             )
@@ -150,23 +150,23 @@ class TableSource(Source):
             )
         self._left_out = left_out
 
-    def _narrowed(self, frame: DataFrame, beside: Sequence[str] = ()) -> DataFrame:
+    def _narrowed(self, frame: DataFrame, extra: Sequence[str] = ()) -> DataFrame:
         """The columns of the source in a frame, and some others; case may have changed."""
         known, spark = self._known().names, frame.sparkSession
-        own = {there for name in beside for there in meant_by(name, frame.columns, spark)}
-        there = T.StructType([field for field in frame.schema.fields if field.name not in own])
-        now = _respelled(there, known, spark)
+        own = {match for name in extra for match in meant_by(name, frame.columns, spark)}
+        fields = T.StructType([field for field in frame.schema.fields if field.name not in own])
+        now = _respelled(fields, known, spark)
         self._check_columns(now)
-        named = dict(zip(now.names, there.names))
+        named = dict(zip(now.names, fields.names))
         return frame.select(
-            *(column(named[name]).alias(name) for name in known), *map(column, beside)
+            *(column(named[name]).alias(name) for name in known), *map(column, extra)
         )
 
 
 def _respelled(
     struct: T.StructType, names: Sequence[str], spark: SparkSession
 ) -> T.StructType:
-    """Columns under those of some names that Spark takes for the same."""
+    """Columns with the spelling of some names, which Spark resolves to the same columns."""
     meant = {there: name for name in names for there in meant_by(name, struct.names, spark)}
     return T.StructType([
         T.StructField(meant.get(field.name, field.name), field.dataType) for field in struct.fields
@@ -176,7 +176,7 @@ def _respelled(
 def differences(
     was: T.StructType, now: T.StructType, renamed: Mapping[str, str] = {}
 ) -> str | None:
-    """The columns that differ, in words; None if all that were there are there with their types.
+    """The columns that differ, in words; None if all old columns exist with their types.
 
     Examples
     --------
@@ -192,16 +192,16 @@ def differences(
                 for struct in (was, now))
     if all(name in new and new[name] == kind for name, kind in old.items()):
         return None
-    told = [f"{name} was added" for name in new
-            if name not in old and name not in renamed.values()]
-    told += [f"{name} was renamed to {renamed[name]}" if name in renamed
-             else f"{name} was dropped" for name in old if name not in new]
-    told += [f"{name} was {kind.simpleString()} and is {new[name].simpleString()}"
-             for name, kind in old.items() if name in new and new[name] != kind]
-    return ", ".join(told)
+    texts = [f"{name} was added" for name in new
+             if name not in old and name not in renamed.values()]
+    texts += [f"{name} was renamed to {renamed[name]}" if name in renamed
+              else f"{name} was dropped" for name in old if name not in new]
+    texts += [f"{name} was {kind.simpleString()} and is {new[name].simpleString()}"
+              for name, kind in old.items() if name in new and new[name] != kind]
+    return ", ".join(texts)
 
 
 def at_hand(frame: DataFrame) -> DataFrame:
-    """The same rows; few of them are read now, and no second time."""
+    """The rows of a frame; few rows are read now, and not again later."""
     table = few(frame)
     return frame if table is None else frame_of_table(frame.sparkSession, table, frame.schema)

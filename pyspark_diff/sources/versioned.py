@@ -1,10 +1,10 @@
-"""Tables that keep their versions: what was done to rows from one to another, and where that ends.
+"""Tables with versions: the changes between two versions, and gaps in their record.
 
     the table at version v  +  the changes of v+1 .. w  =  the table at version w
 
-What was done is a feed: the columns of the table, how a row was changed, and in which version.
-Where there is no feed from v to w, the sum above would be wrong; so that is an error, or the
-difference of whole tables where it is asked for.
+A feed of changes has the columns of the table, the kind of each change, and its version. Without a
+feed from v to w the sum would be wrong. The reading then raises an error, or on request returns the
+difference of whole tables.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from pyspark_diff.spark.schema import Schema
 
 
 class VersionedSource(TableSource):
-    """A table of versions, each of which is the one before and what was done to its rows.
+    """A table with versions and a feed of the changes between them.
 
     Parameters
     ----------
     name : str
-        As SQL names it.
+        The name in SQL.
     key : tuple of str
     on_gap : {"refuse", "snapshot"}
-        What to do where it is not known what was done.
+        The reaction to a gap in the record of changes.
     """
 
-    #: What such a table is, which function gives the source of one, and what means that a row came.
+    #: The kind of table, the function that returns the source, and the kinds of inserting changes.
     kind: str
     function: str
     comes: Collection[str]
-    #: The columns of a feed that say how a row was changed, and in which version.
+    #: The columns of a feed with the kind of a change and with its version.
     feed = KIND, VERSION
 
     def __init__(self, name: str, key: tuple[str, ...], on_gap: str):
@@ -74,54 +74,54 @@ class VersionedSource(TableSource):
         """
 
     def _first(self, spark: SparkSession, offset: Offset) -> Reading:
-        """All that the table had at an offset, where nothing was read before."""
+        """The first reading: all rows of the table at an offset."""
         rows = self._snapshot(spark, offset)
         return Reading(offset, [Upserts(rows) if self.key else Inserts(rows)])
 
     def _changes_in(
         self, feed: DataFrame, *, versions: bool, added: tuple[str, str] | None = None
     ) -> list[Change]:
-        """The changes that a feed has: the columns of the table, and two added ones.
+        """The changes of a feed, which has the columns of the table and two added ones.
 
         Parameters
         ----------
         feed : DataFrame
         versions : bool
-            Whether it may be of more than one.
+            Whether the feed may have several versions.
         added : tuple of str, optional
-            The added columns, if they are not those of `self.feed`.
+            The added columns; by default `self.feed`.
         """
         kind, version = added or self.feed
-        held = few(feed)
-        if held is not None:
-            return self._changes_of(held, (kind, version))
-        # Names that no collection may have.
+        rows_here = few(feed)
+        if rows_here is not None:
+            return self._changes_of(rows_here, (kind, version))
+        # Names with two underscores, which no collection may have.
         comes = column(kind).isin(*self.comes)
         rows = feed.select("*", comes.alias("__comes")).drop(kind)
         if self.key and versions:
-            # Of each key the last version stands, and in it what comes.
+            # The last version of a key wins, and in a version the inserted row.
             order = F.struct(column(version), F.col("__comes"))
             newest = F.max(order).over(Window.partitionBy(*map(column, self.key)))
             rows = rows.withColumn("__last", newest).where(order == F.col("__last")).drop("__last")
         rows = rows.drop(version)
-        # Files that are gone are found now rather than by the step.
+        # A missing file must raise here rather than in the step.
         rows.count()
         came, went = rows.where(F.col("__comes")), rows.where(~F.col("__comes"))
         return self._changed(came.drop("__comes"), went.drop("__comes"))
 
-    def _changes_of(self, held: pa.Table, added: tuple[str, str] | None = None) -> list[Change]:
-        """The changes that rows of a feed are, which are here."""
+    def _changes_of(self, feed: pa.Table, added: tuple[str, str] | None = None) -> list[Change]:
+        """The changes of a feed on the driver."""
         kind, version = added or self.feed
-        comes = pc.is_in(held[kind], pa.array(self.comes))
-        if self.key and held.num_rows:
+        comes = pc.is_in(feed[kind], pa.array(self.comes))
+        if self.key and feed.num_rows:
             layout = Schema(self._known()).layout(self.key)
-            group, first = layout.groups([held[name] for name in self.key])
-            order = np.lexsort((comes.to_numpy(), held[version].to_numpy()))
+            group, first = layout.groups([feed[name] for name in self.key])
+            order = np.lexsort((comes.to_numpy(), feed[version].to_numpy()))
             last = np.zeros(first.size, np.int64)
-            last[group[order]] = order  # of those of one group the last one stays
-            held, comes = held.take(last), comes.take(pa.array(last))
-        held = held.drop_columns([kind, version])
-        return self._changed(held.filter(comes), held.filter(pc.invert(comes)))
+            last[group[order]] = order  # the last assignment to a group wins
+            feed, comes = feed.take(last), comes.take(pa.array(last))
+        feed = feed.drop_columns([kind, version])
+        return self._changed(feed.filter(comes), feed.filter(pc.invert(comes)))
 
     def _changed(self, came: DataFrame | pa.Table, went: DataFrame | pa.Table) -> list[Change]:
         if not self.key:
@@ -136,26 +136,26 @@ class VersionedSource(TableSource):
         self, spark: SparkSession, now: Offset, what: str, cause: Exception | None = None,
         help: str = "",
     ) -> Reading:
-        """What to give where it is not known what was done.
+        """The reading after a gap in the record of changes.
 
         Parameters
         ----------
         spark : SparkSession
         now : object
-            The offset to which it is to be read.
+            The offset after the reading.
         what : str
-            What became of the table, for a message.
+            The event that caused the gap, for a message.
         cause : Exception, optional
         help : str
-            A sentence that says what to do, if there is more to be done.
+            A further remedy, as a sentence.
         """
         if self._on_gap == "snapshot":
             return Reading(now, [Whole(self._snapshot(spark, now))])
-        told = "" if cause is None else f" ({condition(cause)})"
+        reason = "" if cause is None else f" ({condition(cause)})"
         raise SourceError(
-            f"{self.kind} {self._name} {what}{told}. Nothing of it was taken. "
-            f"{help and help + '; and '}{self.function}(..., on_gap='snapshot') reads it as it is "
-            "now, and compares it with what was read before"
+            f"{self.kind} {self._name} {what}{reason}. Nothing of it was taken. "
+            f"{help and help + '; and '}{self.function}(..., on_gap='snapshot') reads the whole "
+            "present table, and compares it with the rows that were read before"
         ) from cause
 
     def _called(self) -> str:
@@ -167,7 +167,7 @@ class VersionedSource(TableSource):
 
 
 def condition(error: Exception) -> str:
-    """What went wrong, in a word where Spark has one."""
-    found = error.getCondition() if isinstance(error, PySparkException) else None
-    found = found or next(iter(re.findall(r"\[([A-Z_.]{5,})\]", str(error))), None)
-    return found or f"{type(error).__name__}: {in_words(error)}".splitlines()[0]
+    """The cause of an error: Spark's condition if there is one, else its first line."""
+    name = error.getCondition() if isinstance(error, PySparkException) else None
+    name = name or next(iter(re.findall(r"\[([A-Z_.]{5,})\]", str(error))), None)
+    return name or f"{type(error).__name__}: {in_words(error)}".splitlines()[0]

@@ -1,4 +1,4 @@
-"""What a dataflow tells of itself: what it keeps, what steps did, and which commits there are."""
+"""Reports of a dataflow: its arrangements, the costs of its steps, and its commits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.vacuum import Vacuumed
 
 
-class TellingMethods(SteppingMethods):
-    """Arrangements, iterations, and the commits of a store."""
+class ReportingMethods(SteppingMethods):
+    """Reports of arrangements, operators, iterations, and the commits of a store."""
 
     def arrangements(self) -> DataFrame:
-        """What is kept: an arrangement a row, as a Spark frame. `describe` gives it to read.
+        """A Spark frame with a row for each arrangement. `describe` returns the same as text.
 
         The columns are ``name`` (operator, number and inputs), ``key``, ``rows`` (updates),
         ``batches``, ``bytes``, ``lower``, ``upper`` and ``since`` (null for a complete one), and
-        the names of its ``readers``. Where times are structs these frontiers are lists of them.
+        the names of its ``readers``. If times are structs, the frontiers are lists of structs.
 
         Examples
         --------
@@ -45,15 +45,15 @@ class TellingMethods(SteppingMethods):
         """
         self._check_open()
         with self._lock:
-            found = catalog.entries(self._build().graph, self._state, self.time_type)
-        return self.spark.createDataFrame(found, catalog.schema(self.time_type, self.times))
+            listed = catalog.entries(self._build().graph, self._state, self.time_type)
+        return self.spark.createDataFrame(listed, catalog.schema(self.time_type, self.times))
 
     def describe(self) -> str:
-        """What is kept, as a table to read: see `arrangements`."""
+        """The table of `arrangements` as text."""
         self._check_open()
         with self._lock:
-            found = catalog.entries(self._build().graph, self._state, self.time_type)
-            return catalog.as_text(found)
+            listed = catalog.entries(self._build().graph, self._state, self.time_type)
+            return catalog.as_text(listed)
 
     @overload
     def explain(self, *, skew: Literal[False] = False, full: bool = False) -> Explanation: ...
@@ -62,27 +62,27 @@ class TellingMethods(SteppingMethods):
     def explain(self, *, skew: Literal[True], full: bool = False) -> DataFrame: ...
 
     def explain(self, *, skew: bool = False, full: bool = False) -> Explanation | DataFrame:
-        """Each operator: how it is maintained, what it keeps, and what the last step cost it.
+        """The maintenance, state and last cost of each operator. This runs no operator.
 
-        Where a change can cost more than itself there is a reason, with a code and what may be
-        done about it (`pyspark_diff.REASONS`). Nothing is run for it.
+        An operator whose work can exceed the size of a change has a reason, with a code and a
+        remedy (`pyspark_diff.REASONS`).
 
         Parameters
         ----------
         skew : bool
-            Instead a Spark frame with each bucket of each arrangement: ``operator``,
-            ``arranged_by``, ``bucket``, ``rows`` and ``bytes`` that are kept, ``share`` (rows by
-            those of the mean bucket), ``rows_in``, ``touched`` and ``seconds`` of the last step
-            where it ran in tasks of Spark (null on the driver, which does all buckets at once), and
-            the ``heaviest`` keys, as JSON with their rows. All hashes of keys are read for it.
+            Return a Spark frame with each bucket of each arrangement instead. Its columns are
+            ``operator``, ``arranged_by``, ``bucket``, kept ``rows`` and ``bytes``, ``share`` (rows
+            by the mean rows of a bucket), ``rows_in``, ``touched`` and ``seconds`` of the last
+            step, and the ``heaviest`` keys, as JSON with their rows. Costs are null if the driver
+            ran the step, as it processes all buckets at once. The call reads all hashes of keys.
         full : bool
-            Print all entries of long lists. The text has at most 120 columns otherwise.
+            Print all entries of long lists. By default the text has at most 120 columns.
 
         Returns
         -------
         Explanation or DataFrame
-            To print, to look at in a notebook, or to go through: its ``operators``, ``reasons`` and
-            ``to_df()``.
+            An explanation prints as text and shows as a table in a notebook. It has ``operators``,
+            ``reasons`` and ``to_df()``.
 
         Examples
         --------
@@ -92,34 +92,34 @@ class TellingMethods(SteppingMethods):
         ...     two_steps = edges.toDF("src", "mid").join(edges.toDF("mid", "dst"), "mid").keep()
         ...     edges_in.insert([(1, 2), (2, 3)])
         ...     _ = flow.advance_to(1)
-        ...     [(one.operator, one.form, one.codes) for one in flow.explain().operators
-        ...      if one.reasons]
+        ...     [(each.operator, each.form, each.codes) for each in flow.explain().operators
+        ...      if each.reasons]
         [('join', 'keyed', 'FAN_OUT')]
         """
         self._check_open()
         with self._lock:
             graph, state = self._build().graph, self._state
-            found = operators(graph, state.traces, state.report.costs, self._outputs.called())
+            listed = operators(graph, state.traces, state.report.costs, self._outputs.called())
             if not skew:
                 return Explanation(
-                    found, state.epoch, state.report.seconds, self.spark, full,
+                    listed, state.epoch, state.report.seconds, self.spark, full,
                     state.report.fallbacks,
                 )
-            rows = skew_rows(self._arranged_of(graph, found), self._buckets)
+            rows = skew_rows(self._arranged_of(graph, listed), self._buckets)
         return self.spark.createDataFrame(rows, SKEW)
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write the dataflow as a page: its graph, and what the last 50 steps cost.
+        """Write a page with the dataflow's graph and the costs of the last 50 steps.
 
-        One file of HTML that needs no server and no network. Nodes are coloured by time, rows,
-        blow-up (rows out by rows in) or memory, loops can be collapsed, and the ten dearest
-        operators are listed. What is kept is told as it is now, whichever step is shown. Nothing
-        is run for it.
+        The page is an HTML file without a server or network access. Colours of nodes show time,
+        rows, blow-up (rows out by rows in) or memory, loops can be collapsed, and a table lists the
+        ten most expensive operators. Sizes of state are the present ones for every step. This runs
+        no operator.
 
         Parameters
         ----------
         path : str or path
-            A file of the driver; one that exists is replaced at once.
+            A file of the driver; an existing one is replaced atomically.
 
         Raises
         ------
@@ -152,12 +152,12 @@ class TellingMethods(SteppingMethods):
         write_page(path, page(steps))
 
     def plot(self) -> Plot:
-        """The graph of the dataflow as a picture for a notebook. Nothing is run for it.
+        """The graph of the dataflow as a picture for a notebook. This runs no operator.
 
         Returns
         -------
         Plot
-            Its ``str`` is a diagram of Mermaid; notebooks draw it.
+            Its ``str`` is a Mermaid diagram; notebooks draw it.
 
         Examples
         --------
@@ -174,18 +174,18 @@ class TellingMethods(SteppingMethods):
             return Plot(operators(graph, {}, Costs(), self._outputs.called()))
 
     def _arranged_of(
-        self, graph: Graph, found: Sequence[Operator]
+        self, graph: Graph, listed: Sequence[Operator]
     ) -> Iterator[tuple[Operator, Cost, Arrangement]]:
-        """Operators that keep something, what was done in their buckets, and what they keep."""
+        """The arranged operators, with the last costs of their buckets and their arrangements."""
         costs = self._state.report.costs
-        for operator, node in zip(found, graph.nodes):
+        for operator, node in zip(listed, graph.nodes):
             trace = self._state.traces.get(node)
             if trace is None or not isinstance(node, Arranged):
                 continue
             form = graph.form(node)
             together = Cost()
-            for of in (node, *graph.readers[node]):
-                for bucket, work in costs.of(of).buckets.items() if of in costs else ():
+            for user in (node, *graph.readers[node]):
+                for bucket, work in costs.of(user).buckets.items() if user in costs else ():
                     before = together.buckets.get(bucket, (0, 0, 0.0))
                     a, b, c = (x + y for x, y in zip(before, work))
                     together.buckets[bucket] = (int(a), int(b), c)
@@ -195,20 +195,20 @@ class TellingMethods(SteppingMethods):
             )
 
     def iterations(self) -> DataFrame:
-        """The iterations of loops in the last step, in the order in which they ran.
+        """The iterations of loops in the last step, in their order.
 
-        The columns are the ``loop``'s name, the ``iteration`` (of the loops around it too, the
-        outermost first), ``changes`` (updates that went round) and ``seconds``.
+        The columns are the ``loop``'s name, the ``iteration`` (of the enclosing loops too, the
+        outermost first), ``changes`` (updates on the feedback edge) and ``seconds``.
         """
         self._check_open()
         return self.spark.createDataFrame(catalog.iterations(self.last_report.iterations))
 
     def history(self) -> DataFrame:
-        """The commits that can be read, the latest last, as a Spark frame.
+        """The readable commits as a Spark frame, the latest last.
 
-        The columns are ``commit``, ``written`` (when), ``epoch`` (of the application that wrote it,
-        counted), ``token``, ``step``, ``files``, ``bytes`` and ``sources`` (how far each was
-        read, as JSON).
+        The columns are ``commit``, ``written`` (a timestamp), ``epoch`` (the number of the writing
+        application), ``token``, ``step``, ``files``, ``bytes`` and ``sources`` (the offset of each
+        source, as JSON).
 
         Raises
         ------
@@ -218,12 +218,12 @@ class TellingMethods(SteppingMethods):
         return self.spark.createDataFrame(*self._store_of("history").history())
 
     def at(self, commit: int) -> StateReader:
-        """What was kept by name as of an older commit; close it when it is not needed any more.
+        """A reader of the named collections at an older commit; close it after use.
 
         Parameters
         ----------
         commit : int
-            One of `history`.
+            A number of `history`.
 
         Raises
         ------
@@ -233,15 +233,15 @@ class TellingMethods(SteppingMethods):
         return StateReader(self._store_of("at").root, spark=self.spark, commit=commit)
 
     def vacuum(self, *, dry_run: bool = True, older_than: float = 3600.0) -> Vacuumed:
-        """Remove what no commit needs that is retained, and no reader holds.
+        """Remove files that no retained commit needs and no reader holds.
 
-        What an application leaves that was killed goes by this. Commits that are not retained any
-        more, and what only they need, go by themselves as new ones come.
+        A vacuum removes the files that a killed application has left. New commits remove old
+        commits beyond the retained number, with their files, without a vacuum.
 
         Parameters
         ----------
         dry_run : bool
-            Remove nothing, and only tell what would go.
+            Remove nothing, and only return the files that a vacuum would remove.
         older_than : float
             Seconds; younger files stay.
 
@@ -258,11 +258,11 @@ class TellingMethods(SteppingMethods):
             return store.vacuum(self._in_use(), dry_run=dry_run, older_than=older_than)
 
     def verify(self) -> list[str]:
-        """What is wrong with the files of the last commit, each of which is read: nothing, if all
-        is as it was written."""
+        """Read each file of the last commit and list the damaged ones; an empty list means that
+        all files are intact."""
         return self._store_of("verify").verify()
 
     @property
     def token(self) -> str | None:
-        """What the last step was called that was called anything: see the ``token`` of `step`."""
+        """The last token of a step: see the ``token`` of `step`."""
         return next(reversed(self._store_of("token").tokens), None)
