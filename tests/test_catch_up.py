@@ -260,7 +260,7 @@ def test_a_sink_of_another_collection_begins_anew(spark, tmp_path):
     with Dataflow.open(tmp_path / "store", first, spark=spark) as flow:
         flow.catch_up()
         assert target.standing() == {(1, 1): 1, (2, 1 + 1): 1}
-    with pytest.raises(ProgramChangedError, match="sink 'out' is of another"):
+    with pytest.raises(ProgramChangedError, match="sink 'out' has another"):
         Dataflow.open(tmp_path / "store", second, spark=spark)
     with Dataflow.open(tmp_path / "store", second, spark=spark, on_change="extend") as flow:
         log.changes.append(Inserts([(1,)]))

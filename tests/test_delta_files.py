@@ -160,6 +160,19 @@ def test_tables_with_other_rules_are_left_to_spark(tmp_path, properties):
     assert not files_of(tmp_path / "t").can_be_merged_into(["k"])
 
 
+def test_a_column_with_a_comment_is_merged_and_keeps_it(tmp_path):
+    text = {"comment": "text"}
+    fields = pa.schema([("k", pa.int64()), pa.field("v", pa.string(), metadata=text)])
+    write_deltalake(tmp_path / "t", pa.table([[1], ["a"]], schema=fields))
+    files = files_of(tmp_path / "t")
+    assert files.struct["v"].metadata == {"comment": "text"} and files.can_be_merged_into(["k"])
+    rows = pa.table({"k": [1], "v": ["b"], "__kind": ["update"]})
+    assert files.merge(rows, ["k"], "__kind", "me", 0)
+    after = files_of(tmp_path / "t")
+    assert after.struct == files.struct and after.row_count() == 1
+    assert pa.table(DeltaTable(str(tmp_path / "t")).scan())["v"].to_pylist() == ["b"]
+
+
 def test_keys_that_are_rounded_are_left_to_spark(tmp_path):
     rows = pa.table({"m": pa.array([D("1.00")], pa.decimal128(18, 2)), "x": [1.0], "k": [1]})
     write_deltalake(tmp_path / "t", rows)

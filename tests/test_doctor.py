@@ -42,6 +42,7 @@ def test_a_folder_without_a_call_has_a_remedy(spark, tmp_path, monkeypatch, call
 @pytest.mark.parametrize("installed", [True, False])
 def test_a_folder_of_a_volume_needs_the_package(monkeypatch, installed):
     monkeypatch.setitem(sys.modules, "databricks", None)
+    monkeypatch.setitem(sys.modules, "databricks.sdk", None)
     if installed:
         monkeypatch.setitem(sys.modules, "databricks", ModuleType("databricks"))
         monkeypatch.setitem(sys.modules, "databricks.sdk", ModuleType("databricks.sdk"))

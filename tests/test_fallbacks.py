@@ -132,7 +132,7 @@ def test_fallbacks_of_a_task_reach_the_report(spark, monkeypatch):
 
     runner = object.__new__(spark_runner.SparkRunner)
     with counting(Fallbacks()) as fallbacks:
-        results = runner._told([(-2, '[["join-3", "fused task", "a reason", 2]]', None, None)])
+        results = runner._decoded([(-2, '[["join-3", "fused task", "a reason", 2]]', None, None)])
     assert results == [] and fallbacks == {Fallback("join-3", FUSED, "a reason"): 2}
 
 

@@ -33,7 +33,7 @@ ALLOWED = {
     ("dataflow/plot.py", "subprocess"): 3,
     ("kernels/jit.py", "compile("): 1,
     ("kernels/warm_up.py", "import_module"): 3,
-    ("spark/doctor.py", "import_module"): 1,
+    ("spark/doctor.py", "import_module"): 2,
     ("spark/user_functions.py", "pickled"): 2,
     ("errors.py", "unpickled"): 1,
     ("operators/contract.py", "pickled"): 1,

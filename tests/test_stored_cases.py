@@ -267,7 +267,7 @@ def test_row_14_a_new_column_is_another_program(stored):
     # Filled from nothing it would be wrong without a word.
     with pytest.raises(ProgramChangedError, match="input 'in' has .*y bigint.* and had .x bigint"):
         store.open(on_change="extend")
-    with pytest.warns(StaleWarning, match="'in' begins anew"), store.open(
+    with pytest.warns(StaleWarning, match="begin anew that depend on 'in'"), store.open(
         on_change="rebuild"
     ) as flow:
         flow.session("in").insert([(1, 2)])

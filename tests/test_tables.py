@@ -198,7 +198,7 @@ def test_a_program_does_not_give_a_table_again(spark, tables, tmp_path):
     def program(flow):
         flow.import_table(tables[0], input="numbers")[0].keep("numbers")
 
-    with pytest.raises(SchemaError, match="each time"):
+    with pytest.raises(SchemaError, match="each opening"):
         Dataflow.open(tmp_path / "store", program, spark=spark)
 
 

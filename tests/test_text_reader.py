@@ -472,7 +472,7 @@ def test_spark_checks_the_columns(spark, monkeypatch):
     """A reader that understood other columns than Spark would be found out."""
     from pyspark_diff.query import text_reader
 
-    monkeypatch.setattr(text_reader._TextReader, "expanded", lambda self, node, scope: iter(
+    monkeypatch.setattr(text_reader.TextReader, "expanded", lambda self, node, scope: iter(
         [(node.name, node), (node.name, node)]
     ))
     with Dataflow(spark) as flow:

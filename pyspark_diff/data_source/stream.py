@@ -176,7 +176,7 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return start
 
-    @cached_property  # Spark pickles the reader for tasks before this value exists
+    @cached_property  # Spark sends the reader to tasks before this value exists
     def _commits(self) -> Commits:
         return Commits(objects_at(self._options.needed("path", "where the store is")))
 

@@ -144,7 +144,7 @@ def compiled(
     """
     try:
         compiler = _Compiler(inputs, ansi, qualified or {}, any_case, zone in _UTC)
-        result = compiler.compile(tree)
+        result = compiler.compiled(tree)
     except (_Unknown, UnsupportedTypeError):
         return None
     if isinstance(result.formula, Constant) and (result.kind == _NULL or _is_interval(result)):
@@ -171,7 +171,7 @@ class _Compiler:
             for (alias, name), field in self._fields.items()
         } if any_case else {}
 
-    def compile(self, tree: Tree) -> CompiledExpression:
+    def compiled(self, tree: Tree) -> CompiledExpression:
         if isinstance(tree, Attribute):
             field = self._field(tree)
             return CompiledExpression(Field(field.name, arrow_type(field.dataType)), field.dataType)
@@ -179,14 +179,14 @@ class _Compiler:
             constant = Constant(tree.value, arrow_type(tree.kind))
             return CompiledExpression(constant, tree.kind, written=True)
         if isinstance(tree, Alias):
-            return self.compile(tree.child)
+            return self.compiled(tree.child)
         if isinstance(tree, Cast):
-            value = self.compile(tree.child)
+            value = self.compiled(tree.child)
             self._check_zone([value.kind, tree.kind] if value.kind != tree.kind else [])
             return replace(_cast(value, tree.kind), written=False)
         if tree.name not in _RULES:
             raise _Unknown
-        arguments = [self.compile(argument) for argument in tree.arguments]
+        arguments = [self.compiled(argument) for argument in tree.arguments]
         result = _RULES[tree.name](tree.name, arguments)
         if tree.name in _ZONED:
             self._check_zone([result.kind, *(argument.kind for argument in arguments)])

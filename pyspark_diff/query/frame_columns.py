@@ -92,7 +92,7 @@ class Item:
 
 
 @dataclass
-class Places:
+class Surroundings:
     """The relations that an expression may name: its own, and those of enclosing queries."""
 
     own: Written
@@ -126,7 +126,7 @@ class FrameColumns:
 
     # Names
 
-    def resolved(self, names: Sequence[str], number: int | None, places: Places) -> tuple[
+    def resolved(self, names: Sequence[str], number: int | None, places: Surroundings) -> tuple[
         Entry, int
     ]:
         """The column that a name means, and how many parts of the name are those of the column."""
@@ -153,13 +153,13 @@ class FrameColumns:
                 break
         self.refuse(refusals.EXPRESSION, ".".join(names), _UNKNOWN)
 
-    def column(self, names: Sequence[str], number: int | None, places: Places) -> str:
+    def column(self, names: Sequence[str], number: int | None, places: Surroundings) -> str:
         entry, count = self.resolved(names, number, places)
         return entry.column + "".join(f".{quoted(part)}" for part in names[count:])
 
     # Select lists
 
-    def items(self, message: Any, places: Places) -> list[Item]:
+    def items(self, message: Any, places: Surroundings) -> list[Item]:
         """The columns of an item of a select list."""
         kind = message.WhichOneof("expr_type")
         if kind == "unresolved_star":
@@ -191,14 +191,14 @@ class FrameColumns:
         return [Item(self.text(message, places), names, None, _generates(message))]
 
     def column_item(
-        self, parts: Sequence[str], number: int | None, places: Places, names: tuple[str, ...]
+        self, parts: Sequence[str], number: int | None, places: Surroundings, names: tuple[str, ...]
     ) -> Item:
         """A column in a select list."""
         entry, count = self.resolved(parts, number, places)
         own = count == len(parts) and entry.column not in self.outers
         return Item(self.column(parts, number, places), names, entry if own else None)
 
-    def star(self, message: Any, places: Places) -> list[Entry]:
+    def star(self, message: Any, places: Surroundings) -> list[Entry]:
         star = message.unresolved_star
         if star.HasField("plan_id"):
             self.refuse(refusals.NODE, "the star of a frame", "Remedy: name its columns")
@@ -213,7 +213,7 @@ class FrameColumns:
             self.refuse(refusals.NODE, star.unparsed_target, "Remedy: name its columns")
         return entries
 
-    def text_items(self, text: str, places: Places) -> list[Item]:
+    def text_items(self, text: str, places: Surroundings) -> list[Item]:
         """The columns of an item that is SQL text."""
         source = _BEFORE + text
         tree = parsed(source)
@@ -241,7 +241,7 @@ class FrameColumns:
             self.node_text(inner, source, places), names, None, function_name(inner) in GENERATORS
         )]
 
-    def node_text(self, node: exp.Expr, source: str, places: Places) -> str:
+    def node_text(self, node: exp.Expr, source: str, places: Surroundings) -> str:
         """The text of a node with its columns under their unique names."""
         place = place_of(node)
         if place is None or any(True for _ in node.find_all(exp.Query, exp.Exists)):
@@ -279,7 +279,7 @@ class FrameColumns:
 
     # Expressions
 
-    def text(self, message: Any, places: Places) -> str:
+    def text(self, message: Any, places: Surroundings) -> str:
         """The SQL text of an expression."""
         kind = message.WhichOneof("expr_type")
         method = getattr(self, f"_of_{kind}", None)
@@ -290,7 +290,7 @@ class FrameColumns:
         text: str = method(getattr(message, kind), places)
         return text
 
-    def texts(self, messages: Sequence[Any], places: Places) -> list[str]:
+    def texts(self, messages: Sequence[Any], places: Surroundings) -> list[str]:
         """Arguments of a function: stars have several columns."""
         texts = []
         for item in messages:
@@ -304,48 +304,48 @@ class FrameColumns:
         if attribute.is_metadata_column:
             self.refuse(refusals.EXPRESSION, attribute.unparsed_identifier)
 
-    def _of_unresolved_attribute(self, message: Any, places: Places) -> str:
+    def _of_unresolved_attribute(self, message: Any, places: Surroundings) -> str:
         self.plain(message)
         return self.column(*_attribute(message), places)
 
-    def _of_expression_string(self, message: Any, places: Places) -> str:
+    def _of_expression_string(self, message: Any, places: Surroundings) -> str:
         (item, *more) = self.text_items(message.expression, places)
         if more:
             self.refuse(refusals.NODE, message.expression)
         return item.text
 
-    def _of_alias(self, message: Any, places: Places) -> str:
+    def _of_alias(self, message: Any, places: Surroundings) -> str:
         return self.text(message.expr, places)
 
-    def _of_literal(self, message: Any, _: Places) -> str:
+    def _of_literal(self, message: Any, _: Surroundings) -> str:
         text = literal_text(message)
         if text is None:
             self.refuse(refusals.EXPRESSION, f"a literal {message.WhichOneof('literal_type')}")
         return text
 
-    def _of_cast(self, message: Any, places: Places) -> str:
+    def _of_cast(self, message: Any, places: Surroundings) -> str:
         if message.eval_mode in (1, 2):
             self.refuse(refusals.EXPRESSION, "a cast with a mode of its own")
         kind = message.type_str or type_of_message(message.type).simpleString()
         call = "TRY_CAST" if message.eval_mode == 3 else "CAST"
         return f"{call}({self.text(message.expr, places)} AS {kind})"
 
-    def _of_unresolved_extract_value(self, message: Any, places: Places) -> str:
+    def _of_unresolved_extract_value(self, message: Any, places: Surroundings) -> str:
         child = self.text(message.child, places)
         return f"({child})[{self.text(message.extraction, places)}]"
 
-    def _of_lambda_function(self, message: Any, places: Places) -> str:
+    def _of_lambda_function(self, message: Any, places: Surroundings) -> str:
         names = ", ".join(".".join(item.name_parts) for item in message.arguments)
         names = f"({names})" if len(message.arguments) > 1 else names
         return f"{names} -> {self.text(message.function, places)}"
 
-    def _of_unresolved_named_lambda_variable(self, message: Any, _: Places) -> str:
+    def _of_unresolved_named_lambda_variable(self, message: Any, _: Surroundings) -> str:
         return ".".join(message.name_parts)
 
-    def _of_call_function(self, message: Any, places: Places) -> str:
+    def _of_call_function(self, message: Any, places: Surroundings) -> str:
         return f"{message.function_name}({', '.join(self.texts(message.arguments, places))})"
 
-    def _of_unresolved_function(self, message: Any, places: Places) -> str:
+    def _of_unresolved_function(self, message: Any, places: Surroundings) -> str:
         name, arguments = message.function_name.lower(), message.arguments
         if message.is_internal:
             self.refuse(refusals.EXPRESSION, f"{name}(...)")
@@ -377,7 +377,7 @@ class FrameColumns:
         distinct = "DISTINCT " if message.is_distinct else ""
         return f"{_RENAMED.get(name, name)}({distinct}{', '.join(texts)})"
 
-    def struct(self, arguments: Sequence[Any], places: Places) -> str:
+    def struct(self, arguments: Sequence[Any], places: Surroundings) -> str:
         """A struct whose fields have the names that Spark takes from the frame."""
         fields: list[str] = []
         for item in arguments:
@@ -388,7 +388,7 @@ class FrameColumns:
                 fields.append(f"{part.text} AS {quoted(name)}")
         return f"struct({', '.join(fields)})"
 
-    def _of_window(self, message: Any, places: Places) -> str:
+    def _of_window(self, message: Any, places: Surroundings) -> str:
         parts = []
         if message.partition_spec:
             by = [self.text(item, places) for item in message.partition_spec]
@@ -417,7 +417,7 @@ class FrameColumns:
         number = getattr(value, kind)
         return f"{abs(number)} {'PRECEDING' if number < 0 else 'FOLLOWING'}"
 
-    def order(self, messages: Sequence[Any], places: Places) -> list[str]:
+    def order(self, messages: Sequence[Any], places: Surroundings) -> list[str]:
         """The texts of sort keys."""
         keys = []
         for item in messages:
@@ -430,7 +430,7 @@ class FrameColumns:
             )
         return keys
 
-    def _of_subquery_expression(self, message: Any, places: Places) -> str:
+    def _of_subquery_expression(self, message: Any, places: Surroundings) -> str:
         relation = self.subquery(message.plan_id, places)
         if message.subquery_type == 1:
             return f"({relation})"
@@ -442,7 +442,7 @@ class FrameColumns:
         left = values[0] if len(values) == 1 else f"({', '.join(values)})"
         return f"({left} IN ({relation}))"
 
-    def subquery(self, number: int, places: Places) -> str:
+    def subquery(self, number: int, places: Surroundings) -> str:
         """The text of the query of a frame."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.frame_columns import FrameColumns, Item, Places, Written
+from pyspark_diff.query.frame_columns import FrameColumns, Item, Surroundings, Written
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.text_calls import AGGREGATES
 from pyspark_diff.query.text_expressions import quoted
@@ -188,7 +188,7 @@ class FrameTexts(FrameColumns):
         finally:
             self._references = before
 
-    def subquery(self, number: int, places: Places) -> str:
+    def subquery(self, number: int, places: Surroundings) -> str:
         message = self._references.get(number)
         if message is None:
             self.refuse(refusals.NODE, "a subquery of an unknown frame")
@@ -201,8 +201,8 @@ class FrameTexts(FrameColumns):
         columns = ", ".join(entry.column for entry in written.visible())
         return f"SELECT {columns} FROM {written.body}{where(written)}"
 
-    def places(self, written: Written) -> Places:
-        return Places(written, self._enclosing)
+    def places(self, written: Written) -> Surroundings:
+        return Surroundings(written, self._enclosing)
 
     def scan(self, text: str, names: Sequence[str]) -> Written:
         pairs = [(name, self.fresh(name)) for name in names]

@@ -18,8 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
@@ -38,6 +36,7 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.spark.frames import sql_text as quoted_text
 from pyspark_diff.spark.jvm import (
+    JVM_ERRORS,
     analysed_of,
     class_called,
     frame_of_plan,
@@ -271,7 +270,7 @@ class PlanExpressions:
             # Constants such as a NaN have a text that is a cast, and Spark adds casts to sums.
             first, second = (self.folded(item, relation) for item in (first, second))
             return bool(first.semanticEquals(second))
-        except (AnalysisException, ParseException, Py4JError, ValueError):
+        except (*JVM_ERRORS, ValueError):
             return False
 
     def folded(self, node: Any, relation: Any) -> Any:

@@ -26,6 +26,8 @@ from pyspark.sql.utils import get_active_spark_context
 
 from pyspark_diff.spark.sent import sent
 
+#: The errors of a call into the JVM, with a class of PySpark or without.
+JVM_ERRORS = (PySparkException, Py4JError)
 #: Functions whose value depends on the evaluation, the day or the session, by their names in plans.
 _NAMES = re.compile(
     r"\b(rand|randn|random|uuid|shuffle|randstr|uniform|monotonically_increasing_id|"
@@ -227,7 +229,7 @@ def optimised_plan(frame: DataFrame) -> Any:
     """
     try:
         return frame._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
-    except (Py4JError, PySparkException):
+    except JVM_ERRORS:
         return None
 
 

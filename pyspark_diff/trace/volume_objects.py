@@ -127,14 +127,14 @@ class VolumeObjects(Objects):
 
     def names(self, folder: str) -> list[Found]:
         with self._explained(checked(folder) if folder else ""):
-            return [found for found, is_folder in self._walk(folder) if not is_folder]
+            return [item for item, is_folder in self._walk(folder) if not is_folder]
 
     def leftovers(self) -> list[Found]:
         # A file that was cut short has a name that no commit lists.
-        return [found for found, _ in self._top() if found.name.startswith(PROBE)]
+        return [item for item, _ in self._top() if item.name.startswith(PROBE)]
 
     def foreign(self) -> list[str]:
-        return foreign_among(found.name for found, _ in self._top())
+        return foreign_among(item.name for item, _ in self._top())
 
     def delete(self, names: Iterable[str]) -> None:
         folders = set()
@@ -221,13 +221,13 @@ class VolumeObjects(Objects):
         """The objects in a folder, and the folders, which have True."""
         waiting = [folder]
         while waiting:
-            within = waiting.pop()
-            for found, is_folder in list(self._entries(within)):
-                if SEGMENT.fullmatch(found.name.rpartition("/")[2]) is None:
+            parent = waiting.pop()
+            for item, is_folder in list(self._entries(parent)):
+                if SEGMENT.fullmatch(item.name.rpartition("/")[2]) is None:
                     continue  # nothing of ours has such a name
-                yield found, is_folder
+                yield item, is_folder
                 if deep and is_folder:
-                    waiting.append(found.name)
+                    waiting.append(item.name)
 
     def _entries(self, folder: str) -> Iterator[tuple[Found, bool]]:
         below = f"{folder}/" if folder else ""
@@ -235,18 +235,18 @@ class VolumeObjects(Objects):
         if not by_path:
             with suppress(FileNotFoundError):
                 for entry in self._files("list_directory_contents", folder):
-                    found = Found(
+                    item = Found(
                         below + str(entry.name), int(entry.file_size or 0),
                         (entry.last_modified or 0) / 1000,
                     )
-                    yield found, bool(entry.is_directory)
+                    yield item, bool(entry.is_directory)
             return
         with suppress(*_ABSENT):
-            for item in os.scandir(os.path.join(self._path, folder)):
+            for child in os.scandir(os.path.join(self._path, folder)):
                 with suppress(*_ABSENT):
-                    status = item.stat(follow_symlinks=False)
-                    name = below + item.name
-                    is_folder = item.is_dir(follow_symlinks=False)
+                    status = child.stat(follow_symlinks=False)
+                    name = below + child.name
+                    is_folder = child.is_dir(follow_symlinks=False)
                     yield Found(name, status.st_size, status.st_mtime), is_folder
 
     def _top(self) -> list[tuple[Found, bool]]:
