@@ -36,7 +36,7 @@ ALLOWED = {
     ("spark/doctor.py", "import_module"): 2,
     ("spark/user_functions.py", "pickled"): 2,
     ("errors.py", "unpickled"): 1,
-    ("operators/contract.py", "pickled"): 1,
+    ("operators/contract.py", "pickle"): 1,
     ("operators/projection.py", "__reduce__"): 1,
     ("trace/batch.py", "__reduce__"): 1,
 }

@@ -92,7 +92,7 @@ class VolumeObjects(Objects):
     def create(self, name: str, parts: Sequence[Part]) -> bool:
         data = b"".join(parts)
         with self._explained(checked(name), writes=True):
-            if not self._put(name, io.BytesIO(data), overwrite=False):
+            if not self._send(name, io.BytesIO(data), overwrite=False):
                 return False
             # No page of the service says that of two requests at once only one succeeds.
             try:
@@ -105,14 +105,14 @@ class VolumeObjects(Objects):
 
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
         with self._explained(checked(name), writes=True):
-            self._put(name, io.BytesIO(data), overwrite=True)
+            self._send(name, io.BytesIO(data), overwrite=True)
 
     def upload(self, name: str, path: str) -> None:
         with self._explained(checked(name), writes=True), open(path, "rb") as file:
             if self._mounted:
                 _copy(file, os.path.join(self._path, name))
             else:
-                self._put(name, file, overwrite=True)
+                self._send(name, file, overwrite=True)
 
     def read(self, name: str) -> bytes:
         with self._explained(checked(name)):
@@ -174,13 +174,13 @@ class VolumeObjects(Objects):
         name = f"{PROBE}{secrets.token_hex(8)}"
         contents = [b"%d" % number for number in range(RACERS)]
 
-        def put(data: bytes) -> bool:
+        def send(data: bytes) -> bool:
             with self._explained(name, writes=True):
-                return self._put(name, io.BytesIO(data), overwrite=False)
+                return self._send(name, io.BytesIO(data), overwrite=False)
 
         try:
             with ThreadPoolExecutor(RACERS) as threads:
-                created = list(threads.map(put, contents))
+                created = list(threads.map(send, contents))
             winners = [data for data, won in zip(contents, created) if won]
             # The answer to the first may be lost, and then the client meets its own file.
             if len(winners) > 1 or winners and self.read(name) != winners[0]:
@@ -255,7 +255,7 @@ class VolumeObjects(Objects):
 
     # The Files API.
 
-    def _put(self, name: str, contents: Any, *, overwrite: bool) -> bool:
+    def _send(self, name: str, contents: Any, *, overwrite: bool) -> bool:
         """Send a file; False if its name is taken."""
         self._client()
         from databricks.sdk.errors import Aborted, ResourceConflict
