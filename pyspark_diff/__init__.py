@@ -226,8 +226,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _data_source() -> Any:
-    """What Spark looks for in every package of such a name, in every session: if there is any
-    reason why it cannot be had, it is not there, and nobody else's data source fails for it.
+    """Import the data source of this package.
+
+    In each session Spark looks for one in every package with such a name. An import that fails
+    means that there is none, so that data sources of other packages do not fail.
     """
     try:
         from pyspark_diff.data_source.source import DefaultSource

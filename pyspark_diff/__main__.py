@@ -1,4 +1,4 @@
-"""What is done with the library from a shell, ``python -m pyspark_diff COMMAND``, or as a task.
+"""The commands of the library in a shell, ``python -m pyspark_diff COMMAND``, or in a task.
 
 The wheel has `main` as its entry point ``pyspark_diff``, which a scheduler calls by that name.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command, of those that ``--help`` lists."""
+    """Run one of the commands that ``--help`` lists."""
     parser = argparse.ArgumentParser(
         "pyspark_diff", description="Differential dataflow for Spark, from a shell."
     )
@@ -116,7 +116,7 @@ def _program(name: str, parser: argparse.ArgumentParser) -> Callable[[Any], obje
     except TypeError as error:
         parser.error(f"{name} is called with the dataflow, as def {function}(flow): {error}")
     except ValueError:
-        pass  # some that are written in C tell nothing
+        pass  # some functions that are written in C have no signature
     return found
 
 

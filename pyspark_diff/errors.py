@@ -20,8 +20,8 @@ _MARK = "pyspark_diff error: "
 class DiffError(Exception):
     """Base of every error that the library raises on purpose.
 
-    Catch it to tell a refusal of the library from a failure of Spark, which keeps its own classes;
-    within a step that is the cause of a `StepError`.
+    Failures of Spark keep their own classes. Within a step such a failure is the cause of a
+    `StepError`.
     """
 
     #: The first wrong time as an integer, if a bucket of a collection reports it.
@@ -53,7 +53,7 @@ class InvalidDiffError(DiffError, ValueError):
 
 
 class TimeRegressionError(DiffError, ValueError):
-    """An update lies behind the frontier, or a frontier was asked to move backwards.
+    """An update has a time before the frontier, or a call moves a frontier backwards.
 
     Raised before anything is written, so the whole set of updates is refused. Give late updates a
     time that is beyond the frontier, or advance the input later.
@@ -103,7 +103,7 @@ class NegativeMultiplicityError(DiffError, ValueError):
     """A record accumulates to a negative count where a multiset is needed.
 
     Raised by snapshots, user reducers and inputs that check it, and names the records. Remove only
-    what was inserted, or say that negative counts are allowed where the method offers it.
+    records that were inserted, or allow negative counts if the method has that option.
     """
 
 
@@ -133,9 +133,9 @@ class NotReadableError(DiffError, LookupError):
 
 
 class FunctionError(DiffError, RuntimeError):
-    """A function that the user gave has failed.
+    """A function of the user has failed.
 
-    The message names the key and the time it was called for, and what it raised.
+    The message names the key, the time of the call, and the error of the function.
     """
 
 
@@ -150,9 +150,9 @@ class StalledError(DiffError, RuntimeError):
 class StepError(DiffError, RuntimeError):
     """An expression or a function of the user, or Spark, has failed within a step.
 
-    What was raised is its cause. It names the updates that are to blame where they can be found;
-    the step changes nothing, and works again when they are dropped: see `InputSession.discard`,
-    which drops what earlier steps took in too, where that waited for another input.
+    Its cause is the first error. The message names the updates to blame if the library can find
+    them. The step changes nothing, and works again after `InputSession.discard` has dropped them.
+    `discard` also drops updates of earlier steps that waited for another input.
     """
 
 
@@ -166,7 +166,7 @@ class StepCancelledError(DiffError, RuntimeError):
 class StorageError(DiffError, OSError):
     """State could not be written or read where it is kept.
 
-    Names the path and what the system said: a full disk, a place that cannot be written to, a file
+    Names the path and the error of the system: a full disk, a place without permission, a file
     that another machine does not see. A step that raises it changes nothing and can be run again.
     """
 
@@ -174,7 +174,7 @@ class StorageError(DiffError, OSError):
 class ProgramChangedError(DiffError, ValueError):
     """A store was written by another program than the one that it is opened with.
 
-    Says operator by operator what has changed, and what could be done. Nothing has been done.
+    Names the change and the remedy of each operator. Nothing has been done.
     """
 
 
@@ -187,9 +187,9 @@ class SettingsChangedError(DiffError, ValueError):
 
 
 class DamagedStateError(StorageError):
-    """What lies in a store is not what was written there.
+    """An object of a store has other contents than the library wrote.
 
-    Names the object and what is wrong with it: missing, cut short, changed, or in another's place.
+    Names the object and its fault: missing, cut short, changed, or in the place of another one.
     Nothing of it was used. Put the object back from a copy of the store, or start a new store.
     """
 
@@ -202,41 +202,41 @@ class FormatError(StorageError):
 
 
 class UnknownOutcomeError(StorageError):
-    """Whether something was written cannot be told: the answer was lost, perhaps not the request.
+    """A write may or may not have happened: its answer was lost, and perhaps its request too.
 
-    Names the object. Nothing more is written until that is settled; once the store can be reached,
-    opening it again gives what is there.
+    Names the object. Nothing more is written until the outcome is known. When the store can be
+    reached again, opening it reads the outcome.
     """
 
 
 class ConcurrentWriteError(DiffError, RuntimeError):
     """Another writer has taken over a store, so this one may not write any more.
 
-    Names both epochs. What was to be committed is not in the store; open it again to go on from
-    what the other writer has committed, if both were not meant to write.
+    Names both epochs. The commit of this writer is not in the store. If only one of them should
+    write, open the store again, and continue from the commit of the other writer.
     """
 
 
 class RepeatedTokenError(DiffError, ValueError):
     """A step was to be committed by a token that names a commit already, and with more updates.
 
-    Nothing has been done. If it is the same job that runs again, drop what it has given with
-    `discard`, as it was processed then; else give the step another token.
+    Nothing has been done. If the same job runs again, drop its updates with `discard`, because the
+    first run processed them. Else use another token for the step.
     """
 
 
 class SourceError(DiffError, RuntimeError):
-    """A source could not be read on from where it was read last, or is not what it was.
+    """A source has no changes since its last offset, or is another table than before.
 
-    Nothing of it was taken; what other sources had was, and is processed by the next step.
+    Nothing of it was taken. The changes of other sources were, and the next step processes them.
     """
 
 
 class SinkError(DiffError, RuntimeError):
-    """A sink could not be given the changes of a step; the cause is what it raised.
+    """A sink failed to write the changes of a step; its error is the cause.
 
-    The step is there, and nothing later is done before the sink has been given it: the next step,
-    of this application or another one, begins with that, under the same epoch.
+    The step is committed. Nothing later happens before the sink has these changes: the next step,
+    of this application or another one, writes them first, under the same epoch.
     """
 
 
@@ -251,8 +251,8 @@ class TooManyRowsError(DiffError, MemoryError):
 class FullScanError(DiffError, ValueError):
     """With ``strict=True``: an operator reads all that it keeps for a change of one record.
 
-    Raised where the collection is kept or shown. Names the operator, the code of the reason and
-    what may be done about it; the dataflow stays as it was.
+    Raised by the call that keeps or shows the collection. Names the operator, the code of the
+    reason and the remedy. The dataflow does not change.
     """
 
 

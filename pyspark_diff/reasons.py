@@ -1,21 +1,20 @@
 """Reasons: why a change can cost an operator more than the change itself.
 
-An operator without a reason costs what its change has and gives: its new rows, the rows of older
-batches that lie under the same keys, and what comes out. One with a reason says here what else is
-read or made, and how much of it.
+The cost of an operator without a reason follows its change: the new rows, the rows of older batches
+under the same keys, and the output. A reason names other work of an operator, and its amount.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What the cost of a change may be in proportion to, from the least to the most.
+#: The quantities to which the cost of a change may be proportional, from the least to the most.
 SCOPES = ("step", "output", "iterations", "group", "state")
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason, of which users see the code.
+    """One reason. Users see its code.
 
     Parameters
     ----------
@@ -95,7 +94,7 @@ WHOLE_COLLECTION = _reason(
 
 
 def table() -> str:
-    """All reasons as a table in Markdown, as it stands in the documentation.
+    """All reasons as a table in Markdown, as the documentation has it.
 
     Examples
     --------

@@ -131,8 +131,8 @@ def step(t: Coordinate) -> Coordinate:
 class Antichain:
     """A frontier: the minimal ones of some times, mutually incomparable. Empty means complete.
 
-    A time is *beyond* the frontier when some element is at most that time. Of the times given, only
-    the minimal ones are kept: which times were given is lost, which times are beyond is not. Equal
+    A time is *beyond* the frontier when some element is at most that time. A frontier keeps the
+    minimal times only, so it forgets the other times, and has the same times beyond it. Equal
     antichains have equal elements, so they compare, hash and print alike. Nothing is ever changed;
     methods return a new antichain. (timely-dataflow progress/frontier.rs.)
 
@@ -174,10 +174,10 @@ class Antichain:
 
     @property
     def bound(self) -> int | None:
-        """The one time of a frontier of totally ordered times; None when complete.
+        """The only time of a frontier of totally ordered times; None when complete.
 
-        For what takes integers: kernels and runners, and a user's time column. Of tuples it is the
-        least of their first fields: what is beyond the frontier is not before it in that field.
+        Kernels, runners and a user's time column take integers. For tuples it is the least of
+        their first fields: no time beyond the frontier is before it in that field.
 
         Examples
         --------
@@ -191,9 +191,10 @@ class Antichain:
 
     @property
     def end(self) -> int | None:
-        """Before which all times lie that are not beyond the frontier; None where nothing is so.
+        """The time before which all times lie that are not beyond the frontier; None if there is
+        no such time.
 
-        Of tuples nothing is: a time may be late in its first field, and early in another one.
+        Tuples have none: a time may be late in its first field, and early in another one.
 
         Examples
         --------
@@ -237,7 +238,7 @@ class Antichain:
         return True
 
     def meet(self, other: Antichain) -> Antichain:
-        """The greatest frontier that precedes both: beyond it is what is beyond either.
+        """The greatest frontier that precedes both: a time is beyond it if it is beyond either.
 
         Examples
         --------
@@ -251,7 +252,7 @@ class Antichain:
         return Antichain((*self.elements, *other.elements))
 
     def join(self, other: Antichain) -> Antichain:
-        """The least frontier that both precede: beyond it is what is beyond both.
+        """The least frontier that both precede: the times beyond it are beyond both.
 
         Examples
         --------
@@ -266,11 +267,11 @@ class Antichain:
 
 
 def _minimal(times: Iterable[Time]) -> tuple[Time, ...]:
-    """Of times of one shape those that are not beyond another, each once, in order."""
+    """The times that are not beyond another one, each once, in order; all have one shape."""
     minimal: list[Time] = []
     for t in times:
-        if not any(less_equal(kept, t) for kept in minimal):
-            minimal = [kept for kept in minimal if not less_equal(t, kept)]
+        if not any(less_equal(other, t) for other in minimal):
+            minimal = [other for other in minimal if not less_equal(t, other)]
             minimal.append(t)
     return tuple(sorted(cast("list[Coordinate]", minimal)))  # of one shape, so they can be sorted
 
@@ -283,17 +284,17 @@ def meet_all(frontiers: Iterable[Antichain]) -> Antichain:
     >>> meet_all([Antichain([5]), Antichain(), Antichain([3])]), meet_all([])
     (Antichain([3]), Antichain([]))
     """
-    found: Antichain | None = None
+    least: Antichain | None = None
     for frontier in frontiers:
-        if found is None:
-            found = frontier
-        elif frontier is not found:
-            found = found.meet(frontier)
-    return Antichain() if found is None else found
+        if least is None:
+            least = frontier
+        elif frontier is not least:
+            least = least.meet(frontier)
+    return Antichain() if least is None else least
 
 
 class OutstandingTimes:
-    """How often each time is outstanding, and the frontier of those times. It changes, as it says.
+    """How often each time is outstanding, and the frontier of the outstanding times. It has state.
 
         net(t)    =  Σ changes of t                        of either sign, and in any order
         frontier  =  the minimal t with net(t) > 0
@@ -321,7 +322,7 @@ class OutstandingTimes:
         return self._frontier
 
     def update(self, changes: Iterable[tuple[Time, int]]) -> list[tuple[Time, int]]:
-        """Apply changes, and tell those of the frontier: first times that went, then that came."""
+        """Apply changes, and return those of the frontier: times that went, then that came."""
         for t, change in changes:
             t = as_time(t)
             net = self._net.get(t, 0) + change
@@ -337,7 +338,7 @@ class OutstandingTimes:
 
 @dataclass(frozen=True)
 class Description:
-    """What a batch holds and where its sums are right: `lower`, `upper`, `since`.
+    """The interval of a batch, and the times at which its sums are right.
 
         holds t         ⟺  t beyond lower and not beyond upper         its interval [lower, upper)
         readable at t   ⟺  t beyond since and not beyond upper
@@ -369,5 +370,5 @@ class Description:
         if not self.lower.precedes(self.upper):
             raise TimeRegressionError(
                 f"the interval from {self.lower} to {self.upper} runs backwards; "
-                "give an upper of which every element is beyond the lower"
+                "give an upper whose elements are all beyond the lower"
             )
