@@ -1009,7 +1009,7 @@ def test_a_claim_waits_for_what_makes_up_for_it(spark, runner):
             assert "at time (6, 7): there is ('b', 2) with the multiplicity 1" in told
             assert "The step failed at assert_empty" in told
             # Nothing of it can be dropped.
-            assert "open the store again" in told and "discard" not in told
+            assert "Open the store again" in told and "discard" not in told
             assert counts.probe().frontier().elements == ((4, 8), (6, 7), (7, 4))
             assert sorted(counts.at((6, 6)).collect()) == [("a", 1), ("b", 1)]
 
