@@ -173,6 +173,26 @@ def test_a_column_with_a_comment_is_merged_and_keeps_it(tmp_path):
     assert pa.table(DeltaTable(str(tmp_path / "t")).scan())["v"].to_pylist() == ["b"]
 
 
+def test_rows_are_counted_by_the_log_if_it_has_their_number(tmp_path):
+    folder = tmp_path / "t"
+    DeltaTable.create(folder, pa.schema([("k", pa.int64())]))
+    assert files_of(folder).row_count() == 0
+    write_deltalake(folder, pa.table({"k": [1, 2]}), mode="append")
+    write_deltalake(folder, pa.table({"k": [3]}), mode="append")
+    assert files_of(folder).row_count() == 3
+    DeltaTable(str(folder)).delete("k = 1")
+    assert files_of(folder).row_count() == 2
+    DeltaTable(str(folder)).delete()
+    assert files_of(folder).row_count() == 0
+    write_deltalake(tmp_path / "u", pa.table({"k": [1]}))
+    log = tmp_path / "u" / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    assert files_of(tmp_path / "u").row_count() is None
+
+
 def test_keys_that_are_rounded_are_left_to_spark(tmp_path):
     rows = pa.table({"m": pa.array([D("1.00")], pa.decimal128(18, 2)), "x": [1.0], "k": [1]})
     write_deltalake(tmp_path / "t", rows)
