@@ -505,7 +505,7 @@ def test_two_who_merge_at_once(spark, tmp_path):
     found = [delta_files(spark, name) for _ in range(3)]
     rows = pa.table({"id": pa.array([1, 2, 20]), "v": ["b", None, "n"],
                      "kind": ["update", "delete", "insert"]})
-    assert found[0].can_be_merged_into(["id"]) and found[0].last_number("me") == -1
+    assert found[0].can_be_merged_into() and found[0].last_number("me") == -1
     assert found[0].merge(rows, ["id"], "kind", "me", 4)
     assert not found[1].merge(rows, ["id"], "kind", "me", 4)
     assert not found[2].merge(rows, ["id"], "kind", "another", 4)

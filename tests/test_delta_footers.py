@@ -88,7 +88,7 @@ def test_files_that_deltalake_reads_otherwise_are_left_to_spark(tmp_path, kind, 
     write_deltalake(folder, rows, mode="append")
     rewrite_files(folder, write)
     changes = files_of(folder).changes(["k", "v"], 1, 1000)
-    can_be_merged_into = files_of(folder).can_be_merged_into(["k"])
+    can_be_merged_into = files_of(folder).can_be_merged_into()
     assert can_be_merged_into == (changes is not None) == (reason is None), caplog.text
     if reason is not None:
         assert {record.args[0].operator for record in caplog.records} == {"delta", "delta_merge"}
@@ -122,7 +122,7 @@ def test_a_merge_of_more_rows_than_a_batch_is_exact(tmp_path, rows, files, updat
             del there[key]
     changes = pa.table({
         "k": [*changed, *new], "v": [-key for key in (*changed, *new)], "kind": kinds})
-    assert files_of(folder).can_be_merged_into(["k"])
+    assert files_of(folder).can_be_merged_into()
     assert files_of(folder).merge(changes, ["k"], "kind", "me", 0)
     merged = pa.table(DeltaTable(str(folder)).scan()).to_pydict()
     assert Counter(zip(merged["k"], merged["v"])) == Counter(there.items())

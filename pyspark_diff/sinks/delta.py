@@ -455,7 +455,7 @@ class MergedTable(_Target):
         signed: SignedEpoch,
     ) -> bool:
         """Merge rows without Spark, if possible; returns whether it was."""
-        if not isinstance(table, DeltaFiles) or not table.can_be_merged_into(key):
+        if not isinstance(table, DeltaFiles) or not table.can_be_merged_into():
             return False
         owner, number = signed.owner, signed.epoch.number
         if table.last_number(owner) >= number:

@@ -64,16 +64,16 @@ _PROPERTIES = frozenset(
         "enableDeletionVectors", "logRetentionDuration",
     )
 )
-#: Types for which both libraries write the same files and compare keys in the same way.
-_KEYS = (
+#: Types for which both libraries write the same files and compare keys in the same way. Sinks write
+#: one NaN and no negative zero.
+_MERGED = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType, T.StringType,
-    T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
+    T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType, T.FloatType, T.DoubleType,
 )
 #: Types of partition columns whose text in the log has one meaning, in every time zone.
 _PARTITIONS = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.StringType, T.DateType,
 )
-_VALUES = (*_KEYS, T.FloatType, T.DoubleType)
 #: The metadata of a column whose values Spark pads, by its type in SQL.
 _CHAR, _FIXED_WIDTH = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"\bchar\(")
 #: Python's own errors for missing or damaged files, missing columns, and operations that the
@@ -239,18 +239,17 @@ class DeltaFiles:
             return False
         return any(entry.get("partitionColumns", []) != self.partitions for entry in metadata)
 
-    def can_be_merged_into(self, key: Sequence[str]) -> bool:
+    def can_be_merged_into(self) -> bool:
         """Whether `merge` has the same result as a merge by Spark, also for the rows that it
         copies."""
         def check() -> bool:
-            self._refuse(self._merge_reason(key))
+            self._refuse(self._merge_reason())
             return True
 
         return self._or_none("delta_merge", check) or False
 
-    def _merge_reason(self, key: Sequence[str]) -> str | None:
-        """Why Spark has to merge rows by a key; None if there is no reason."""
-        kinds = {field.name: field.dataType for field in self.struct.fields}
+    def _merge_reason(self) -> str | None:
+        """Why Spark has to merge rows; None if there is no reason."""
         if not (self._is_plain and self._writes and self._writer <= _WRITTEN
                 and self._reader <= _READ):
             return "the table has column mapping, or a feature that is unknown here"
@@ -260,11 +259,8 @@ class DeltaFiles:
             rules = sorted(set(field.metadata) - {"comment"})
             if rules:
                 return f"column {field.name!r} has rules of its own: {', '.join(rules)}"
-            if not isinstance(field.dataType, _VALUES):
+            if not isinstance(field.dataType, _MERGED):
                 return f"column {field.name!r} is of type {field.dataType.simpleString()}"
-        for name in key:
-            if not isinstance(kinds[name], _KEYS) or _is_rounded(kinds[name]):
-                return f"key column {name!r} is of type {kinds[name].simpleString()}"
         others = sorted(
             name for name in self.properties
             if name.startswith("delta.") and name not in _PROPERTIES
@@ -350,9 +346,12 @@ class DeltaFiles:
             [f"_{names.index(name)}" if name != kind else "kind" for name in rows.column_names]
         )
         ours = {name: f"s._{i}" for i, name in enumerate(names)}
+        # An equation does not match null, and it skips files by bounds, which may be rounded. With
+        # both operators in one condition the library hashes by the equations alone.
+        kinds = {field.name: field.dataType for field in self.struct.fields}
+        null_safe = any(rows[name].null_count or _is_rounded(kinds[name]) for name in key)
         same = " AND ".join(
-            f"(t.{quoted(name)} "
-            f"{'IS NOT DISTINCT FROM' if rows[name].null_count else '='} {ours[name]})"
+            f"(t.{quoted(name)} {'IS NOT DISTINCT FROM' if null_safe else '='} {ours[name]})"
             for name in key
         )
         values = {quoted(name): ours[name] for name in names if name not in key}
