@@ -94,8 +94,9 @@ KEYS = {
     "boolean": (pa.bool_(), [None, True, False]),
     "number": (pa.int64(), [None, 0, -1, 2**63 - 1]),
     "money": (pa.decimal128(15, 2), [None, D("0.01"), D("-9999999999999.99"), D("1.00")]),
-    # The table's bounds of these are rounded.
-    "cents": (pa.decimal128(18, 2), [None, D("1234567890123456.78"), D("1234567890123456.79"), D(0)]),
+    # The library rounds the bounds of the next columns.
+    "cents": (pa.decimal128(18, 2), [
+        None, D("1234567890123456.78"), D("1234567890123456.79"), D(0)]),
     "wide": (pa.decimal128(38, 0), [None, D(10**37 + 1), D(10**37 + 2), D(-(10**37)), D(0)]),
     "product": (pa.decimal128(27, 4), [None, D("1e22"), D("1e22") + D("0.0001"), D("-0.5")]),
     "double": (pa.float64(), [None, float("nan"), 0.1, 0.0, float("inf"), -1e300, 2.0**60]),
@@ -201,7 +202,7 @@ def test_rows_are_counted_by_the_log_if_it_has_their_number(tmp_path):
 
 @pytest.mark.parametrize("name", ["cents", "wide", "product", "double", "float"])
 def test_no_file_is_skipped_by_bounds_that_are_rounded(tmp_path, name):
-    """The library writes these bounds, so an equation of such a key would not meet its row."""
+    """An equation skips files by bounds that the library has rounded."""
     kind, values = KEYS[name]
     fields = pa.schema([("k", kind), ("n", pa.int32())])
     for first in range(0, len(values), 2):

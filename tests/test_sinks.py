@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal as D
 from unittest import mock
 
 import pytest
@@ -9,6 +11,7 @@ from pyspark.sql import functions as F
 from test_catch_up import Killed, Log
 
 from pyspark_diff import Dataflow, SchemaError, SinkError
+from pyspark_diff.dataflow.sink import Sink
 from pyspark_diff.sinks import change_log, foreach, snapshot
 from pyspark_diff.sources import Inserts, Removes
 
@@ -170,3 +173,37 @@ def test_the_first_changes_have_their_times(spark, times, runner, closes):
         flow.step()
     assert sorted(given) == sorted(seen) and len(seen) >= 4
     assert {time for *_, time, _ in given} >= {at(0), at(1)}
+
+
+class _Rows(Sink):
+    """Keeps the few changes of each epoch, and its changes."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def write(self, epoch):
+        few, changes = epoch.few_changes(), epoch.changes.toArrow()
+        assert few.column_names == changes.column_names
+        self.epochs.append([
+            sorted(map(repr, table.to_pylist())) for table in (few, changes.cast(few.schema))
+        ])
+
+
+@pytest.mark.parametrize("times", [None, "struct<i: int, j: int>"])
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_few_changes_are_the_changes(spark, times, runner, monkeypatch):
+    """A step on the driver takes them from memory."""
+    if runner == "local" and times is None:
+        monkeypatch.setattr("pyspark_diff.dataflow.sink.few", None)
+    sink, how = _Rows(), {} if times is None else {"time_type": times}
+    with Dataflow(spark, runner=runner, **how) as flow:
+        words, session = flow.input("words", "word string, at timestamp, x decimal(20,2)")
+        words.groupBy("word").agg(
+            F.max("at").alias("a.b"), F.sum("x").alias("x")).sink("out", sink)
+        for step in range(2):
+            time = step if times is None else (step, step)
+            session.update([("a", datetime(2026, 1, 1 + step), D("1.50"), time, 1),
+                            ("b", None, None, time, 1)])
+            flow.advance_to(step + 1 if times is None else (step + 1, step + 1))
+    assert all(few == changes for few, changes in sink.epochs)
+    assert [len(few) for few, _ in sink.epochs] == [2, 2]

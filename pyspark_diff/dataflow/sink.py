@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.loop import beyond
 from pyspark_diff.operators.node import Arranged, Input, Node
-from pyspark_diff.spark.frames import column
+from pyspark_diff.spark.frames import FEW_ROWS, column, few
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.arrangement import Arrangement
 
@@ -74,12 +75,23 @@ class Epoch:
     diff: str
     offsets: Mapping[str, Any]
     _changes: Callable[[], DataFrame]
+    _few_changes: Callable[[], pa.Table | None]
     _snapshot: Callable[[], DataFrame]
 
     @property
     def changes(self) -> DataFrame:
         """Update rows: the columns of the records, then time and diff; consolidated."""
         return self._changes()
+
+    def few_changes(self) -> pa.Table | None:
+        """The rows of `changes` in any order if they are few, for work without a Spark job.
+
+        Returns
+        -------
+        pyarrow.Table or None
+            None if the epoch has more than 200,000 changes.
+        """
+        return self._few_changes()
 
     def snapshot(self) -> DataFrame:
         """The collection after the step, with each record as often as its multiplicity.
@@ -274,6 +286,17 @@ class Sinks:
             at = 2**63 - 1 if upper is None else upper - 1
             return named(arrangement.snapshot(self._spark, at, allow_negative=False))
 
+        def changes() -> DataFrame:
+            return named(arrangement.between(self._spark, lower, upper))
+
+        @cache
+        def few_changes() -> pa.Table | None:
+            table = arrangement.table_between(lower, upper)
+            if table is None:
+                return few(changes())
+            names = *output.columns, *table.column_names[len(output.columns):]
+            return table.rename_columns(names) if table.num_rows <= FEW_ROWS else None
+
         fields = arrangement.schema.struct.fields
         schema = T.StructType([
             T.StructField(column, field.dataType, field.nullable)
@@ -281,7 +304,7 @@ class Sinks:
         ])
         output.sink.write(Epoch(
             due.epoch, store, name, is_first, self._spark, schema, *self._names,
-            offsets, lambda: named(arrangement.between(self._spark, lower, upper)), snapshot,
+            offsets, changes, few_changes, snapshot,
         ))
         due.done = True
 
@@ -323,7 +346,7 @@ class Sinks:
         ])
         output.sink.write(Epoch(
             due.epoch, store, name, lower is None, self._spark, schema, *self._names, {},
-            changes, snapshot,
+            changes, lambda: few(changes()), snapshot,
         ))
         due.done = True
 

@@ -52,7 +52,7 @@ from pyspark_diff.spark.delta_commits import (
     since_own,
 )
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
-from pyspark_diff.spark.frames import column, few, frame_of_table, sql_text
+from pyspark_diff.spark.frames import column, frame_of_table, sql_text
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
@@ -432,14 +432,14 @@ class MergedTable(_Target):
     def _go_on(self, signed: SignedEpoch, table: DeltaTable | DeltaFiles) -> None:
         epoch = signed.epoch
         key, values = self._columns_of(epoch.schema, epoch.spark)
-        spark, changes, schema = epoch.spark, epoch.changes, Schema(epoch.schema)
-        table_here = few(changes)
-        if table_here is None:
-            net = net_changes(changes, epoch.diff, key, values)
+        spark, schema = epoch.spark, Schema(epoch.schema)
+        few_changes = epoch.few_changes()
+        if few_changes is None:
+            net = net_changes(epoch.changes, epoch.diff, key, values)
             doubt = net.where("__doubt").select(*(column(f"_{i}") for i in range(len(key))))
             self._refuse(key, doubt.limit(4).collect())
         else:
-            rows, twice = _net_of(table_here, epoch.diff, schema, key, values)
+            rows, twice = _net_of(few_changes, epoch.diff, schema, key, values)
             self._refuse(key, _rows(twice.slice(0, 4)))
             if not rows.num_rows or self._merged(rows, table, key, signed):
                 return

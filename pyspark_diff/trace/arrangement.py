@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -112,17 +113,24 @@ class Arrangement:
         lower, upper : int or None
             Only updates with ``lower <= time < upper``; None is no bound.
         """
-        def within(updates: Updates) -> Tables:
-            times = updates.times()
-            inside = np.full(times.size, True)
-            if lower is not None:
-                inside &= times >= lower
-            if upper is not None:
-                inside &= times < upper
-            return self._rows(updates.take(inside), None)
-
         held = replace(self, trace=self.trace.reaching(lower, upper))
-        return held._frame(spark, self._update_struct(), within, by_time=True)
+        rows = partial(held._within, lower, upper)
+        return held._frame(spark, self._update_struct(), rows, by_time=True)
+
+    @interruptible()
+    def table_between(self, lower: int | None, upper: int | None) -> pa.Table | None:
+        """The rows of `between` in any order; None if tasks have to read them."""
+        held = replace(self, trace=self.trace.reaching(lower, upper))
+        return None if held.reads_later else _together(held._within(lower, upper, held._all()))
+
+    def _within(self, lower: int | None, upper: int | None, updates: Updates) -> Tables:
+        times = updates.times()
+        inside = np.full(times.size, True)
+        if lower is not None:
+            inside &= times >= lower
+        if upper is not None:
+            inside &= times < upper
+        return self._rows(updates.take(inside), None)
 
     @interruptible()
     def only(self, spark: SparkSession, inside: Inside) -> DataFrame:

@@ -30,7 +30,7 @@ from pyspark_diff.spark.delta_commits import (
     since,
 )
 from pyspark_diff.spark.delta_files import delta_files
-from pyspark_diff.spark.frames import few, sql_text
+from pyspark_diff.spark.frames import sql_text
 from pyspark_diff.spark.schema import quoted
 
 #: The properties of a table that is created: a view may read it as its own source.
@@ -210,9 +210,8 @@ class GuardedSink(Sink):
     def write(self, epoch: Epoch) -> None:
         check_target(epoch.spark, self._table, self._mark(), self._name)
         began = time.perf_counter()
-        changes = epoch.changes
-        held = few(changes)
-        rows = changes.count() if held is None else held.num_rows
+        table = epoch.few_changes()
+        rows = epoch.changes.count() if table is None else table.num_rows
         self._sink.write(epoch)
         mark = mark_of(epoch.spark, self._table)
         if mark is not None:
