@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff.engine import progress
 from pyspark_diff.engine.compaction import last_before
-from pyspark_diff.engine.costs import Cost
+from pyspark_diff.engine.costs import OperatorCost
 from pyspark_diff.engine.description import _arrow_type_text, described, digest_of
 from pyspark_diff.engine.oscillation import Oscillation
 from pyspark_diff.operators.node import LoopScope
@@ -27,7 +27,7 @@ def test_the_last_complete_time_of_a_frontier(frontier, last):
 
 
 def test_the_cost_of_a_bucket_is_the_sum_of_its_runs():
-    cost = Cost()
+    cost = OperatorCost()
     for seconds in (0.5, 0.25):
         results = [
             SimpleNamespace(bucket=bucket, rows_in=3, rows_read=2, seconds=seconds,

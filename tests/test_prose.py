@@ -30,10 +30,10 @@ FAULTY = {
 }
 #: Class names that several files have: each is renamed when its room gets its text anew.
 SHARED_NAMES = set(
-    "Aggregate BitAggregate Clock Collection Commit Comoment Constant Cost Count Dataflow "
-    "Description Entry Expression Filter Frame Given Interval Kept Kernel Loop Near Output Pairs "
-    "Part Parts Place Plan Read Reading Record Rows Scan Settings Stop Sums Updates View Waiting "
-    "Written _Fields _Folder _Parser _Replay _Snapshot _Unknown".split()
+    "Aggregate BitAggregate Clock Collection Commit Comoment Constant Count Dataflow "
+    "Entry Expression Filter Frame Interval Kept Kernel Near Output Pairs "
+    "Part Parts Place Plan Read Reading Rows Scan Stop Sums Updates View Waiting "
+    "Written _Folder _Parser _Replay _Snapshot _Unknown".split()
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.engine.costs import Cost
+from pyspark_diff.engine.costs import OperatorCost
 from pyspark_diff.engine.explanation import Operator
 from pyspark_diff.fallbacks import Fallbacks
 from pyspark_diff.reasons import Reason
@@ -64,13 +64,13 @@ SKEW = T.StructType([
 
 
 def skew_rows(
-    arranged: Iterable[tuple[Operator, Cost, Arrangement]], buckets: int
+    arranged: Iterable[tuple[Operator, OperatorCost, Arrangement]], buckets: int
 ) -> list[tuple[Any, ...]]:
     """A row of `SKEW` for each bucket of each arrangement.
 
     Parameters
     ----------
-    arranged : iterable of (Operator, Cost, Arrangement)
+    arranged : iterable of (Operator, OperatorCost, Arrangement)
         Arranged operators, each with its own and its readers' costs in the last step by bucket.
     buckets : int
     """

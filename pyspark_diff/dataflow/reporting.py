@@ -14,7 +14,7 @@ from pyspark_diff.dataflow.plot import Plot
 from pyspark_diff.dataflow.report_page import StepCosts, page, write_page
 from pyspark_diff.dataflow.stepping import SteppingMethods
 from pyspark_diff.dataflow.stored import StateReader
-from pyspark_diff.engine.costs import Cost, Costs
+from pyspark_diff.engine.costs import Costs, OperatorCost
 from pyspark_diff.engine.explanation import Operator, operators
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.operators.node import Arranged, Keyed
@@ -175,7 +175,7 @@ class ReportingMethods(SteppingMethods):
 
     def _arranged_of(
         self, graph: Graph, listed: Sequence[Operator]
-    ) -> Iterator[tuple[Operator, Cost, Arrangement]]:
+    ) -> Iterator[tuple[Operator, OperatorCost, Arrangement]]:
         """The arranged operators, with the last costs of their buckets and their arrangements."""
         costs = self._state.report.costs
         for operator, node in zip(listed, graph.nodes):
@@ -183,7 +183,7 @@ class ReportingMethods(SteppingMethods):
             if trace is None or not isinstance(node, Arranged):
                 continue
             form = graph.form(node)
-            together = Cost()
+            together = OperatorCost()
             for user in (node, *graph.readers[node]):
                 for bucket, work in costs.of(user).buckets.items() if user in costs else ():
                     before = together.buckets.get(bucket, (0, 0, 0.0))

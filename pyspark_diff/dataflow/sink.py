@@ -27,7 +27,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.input_session import check_name
 from pyspark_diff.engine.compaction import last_before
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import Given, State
+from pyspark_diff.engine.state import SinkChanges, State
 from pyspark_diff.errors import NotReadableError, SchemaError, SinkError
 from pyspark_diff.kernels.jit import interrupted
 from pyspark_diff.kernels.layout import as_int64
@@ -212,7 +212,7 @@ class Sinks:
 
     def due(
         self, before: State, after: State, arranged: Callable[[Node, Graph], Arranged]
-    ) -> Mapping[str, Given]:
+    ) -> Mapping[str, SinkChanges]:
         """The interval that each sink is due after a step.
 
         Parameters
@@ -221,18 +221,18 @@ class Sinks:
         arranged : callable
             Returns the arrangement that keeps a collection.
         """
-        due: dict[str, Given] = {}
+        due: dict[str, SinkChanges] = {}
         graph = after.graph
         assert graph is not None  # a step has run
         for name, output in self._outputs.items():
             node = arranged(output.node, graph)
             last, upper = before.given_to.get(name), _settled(node, graph, after)
             if last is None or last.node is not node:
-                due[name] = Given(node, after.epoch, None, upper)
+                due[name] = SinkChanges(node, after.epoch, None, upper)
             elif last.upper == upper or not last.done:
                 due[name] = last
             else:
-                due[name] = Given(node, after.epoch, last.upper, upper)
+                due[name] = SinkChanges(node, after.epoch, last.upper, upper)
         return due
 
     def give(
@@ -266,7 +266,7 @@ class Sinks:
             ) from cause
 
     def _give(
-        self, name: str, output: _Output, due: Given, store: str, arrangement: Arrangement,
+        self, name: str, output: _Output, due: SinkChanges, store: str, arrangement: Arrangement,
         offsets: Mapping[str, Any],
     ) -> None:
         if self._times is not None:
@@ -309,7 +309,7 @@ class Sinks:
         due.done = True
 
     def _give_of_structs(
-        self, name: str, output: _Output, due: Given, store: str, arrangement: Arrangement,
+        self, name: str, output: _Output, due: SinkChanges, store: str, arrangement: Arrangement,
         times: T.StructType,
     ) -> None:
         """Write the updates with struct times that have become complete."""

@@ -24,7 +24,7 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.pending import Unchanged
 from pyspark_diff.engine.progress import Progress, progress_after, progress_of
-from pyspark_diff.engine.state import Arrival, Report, Settings, State, Watch
+from pyspark_diff.engine.state import Arrival, Report, State, StepSettings, Watch
 from pyspark_diff.engine.step import Step
 from pyspark_diff.errors import (
     ConcurrentWriteError,
@@ -476,7 +476,7 @@ class SteppingMethods(Parts):
         )
         for node, hold in sinks.items():
             holds[node] = holds.get(node, hold).meet(hold)
-        settings = Settings(
+        settings = StepSettings(
             self._buckets, runner, self.local_rows, self._piece_rows, self._keep_history,
             holds, self._store is not None, self.times is not None, user_holds,
         )

@@ -37,8 +37,8 @@ from pyspark_diff.engine.plan import (
     SHARED,
     UNFIT,
     WRITTEN,
-    Plan,
-    Record,
+    BlueprintContent,
+    NodeRecord,
     damaged,
     plan_of,
 )
@@ -277,7 +277,7 @@ def rebuilt(
 
 
 def _sinks(
-    plan: Plan, pairs: Mapping[int, Node], nodes: Mapping[int, Node], written: Program
+    plan: BlueprintContent, pairs: Mapping[int, Node], nodes: Mapping[int, Node], written: Program
 ) -> dict[Node, int]:
     """For each written sink that goes on the number of the one that runs for it."""
     asked = frozenset(written.sinks)
@@ -290,7 +290,7 @@ def _sinks(
 
 
 def _graph(
-    plan: Plan,
+    plan: BlueprintContent,
     pairs: Mapping[int, Node],
     nodes: Mapping[int, Node],
     sinks: Sequence[int],
@@ -327,7 +327,7 @@ def _graph(
 
 
 def _upstream(
-    plan: Plan, nodes: Mapping[int, Node], sinks: Iterable[int]
+    plan: BlueprintContent, nodes: Mapping[int, Node], sinks: Iterable[int]
 ) -> dict[int, Node]:
     """The nodes that some sinks are made of."""
     stack, seen = list(sinks), set[int]()
@@ -342,7 +342,7 @@ def _upstream(
 
 
 def _paired(
-    plan: Plan, written: Program, prints: Mapping[Node, Fingerprint]
+    plan: BlueprintContent, written: Program, prints: Mapping[Node, Fingerprint]
 ) -> dict[int, Node]:
     """For each node as it was written that there is again the one that does the same.
 
@@ -372,7 +372,7 @@ def _paired(
 
 
 def _around(
-    plan: Plan, old: int | None, new: LoopScope | None
+    plan: BlueprintContent, old: int | None, new: LoopScope | None
 ) -> list[tuple[int, LoopScope]] | None:
     """The loops around a node of before, with those around one of now; None if they differ."""
     found = []
@@ -388,7 +388,7 @@ def _around(
 class _Builder:
     """Makes the nodes of a plan over others. It holds state: what it has made."""
 
-    def __init__(self, plan: Plan, pairs: Mapping[int, Node]):
+    def __init__(self, plan: BlueprintContent, pairs: Mapping[int, Node]):
         self._plan, self._pairs = plan, pairs
         self._made: dict[int, Node] = {}
         self._loops: dict[int, LoopScope] = {}
@@ -433,7 +433,7 @@ class _Builder:
                 return found
             left = found
 
-    def _node(self, number: int, record: Record) -> Node | None:
+    def _node(self, number: int, record: NodeRecord) -> Node | None:
         inputs = [self._made[source] for source in record.inputs]
         loop = None if record.loop is None else self._loops.get(record.loop)
         if record.loop is not None and loop is None:
@@ -451,7 +451,7 @@ class _Builder:
         return node
 
     def _of_form(
-        self, number: int, record: Record, inputs: list[Node], loop: LoopScope | None
+        self, number: int, record: NodeRecord, inputs: list[Node], loop: LoopScope | None
     ) -> Node | None:
         form = record.form
         if form in FROM_WRITTEN:

@@ -11,7 +11,7 @@ from typing import Mapping, Sequence
 
 from pyspark_diff.engine.description import PYTHON
 from pyspark_diff.engine.fingerprint import Fingerprint
-from pyspark_diff.engine.plan import Plan
+from pyspark_diff.engine.plan import BlueprintContent
 from pyspark_diff.engine.program import Program
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.node import Constant, Input, Keyed, Node
@@ -26,7 +26,7 @@ class Changes:
     """What differs between a plan and a program, in words."""
 
     def __init__(
-        self, plan: Plan, pairs: Mapping[int, Node], written: Program,
+        self, plan: BlueprintContent, pairs: Mapping[int, Node], written: Program,
         prints: Mapping[Node, Fingerprint], names: Mapping[Node, str],
     ):
         self._plan, self._pairs, self._written = plan, pairs, written

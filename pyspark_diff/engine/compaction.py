@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.rewind import Kept
-from pyspark_diff.engine.state import Settings
+from pyspark_diff.engine.rewind import Rewindable
+from pyspark_diff.engine.state import StepSettings
 from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.view import View
@@ -39,14 +39,14 @@ class Compaction:
     Parameters
     ----------
     graph : Graph
-    settings : Settings
-    kept : Kept
+    settings : StepSettings
+    kept : Rewindable
         The holds of collections whose updates can be rolled back.
     """
 
     graph: Graph
-    settings: Settings
-    kept: Kept = Kept()
+    settings: StepSettings
+    kept: Rewindable = Rewindable()
 
     def view(self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain) -> View:
         """The files of an arrangement for a reader that goes from lower to upper."""

@@ -18,11 +18,11 @@ from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.engine.costs import NOTED
 from pyspark_diff.engine.evaluation import Evaluation
 from pyspark_diff.engine.fusion import Fusion, Job, Turn
-from pyspark_diff.engine.graph import Graph, Part
+from pyspark_diff.engine.graph import Component, Graph
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.live import Live
 from pyspark_diff.engine.rewind import kept, rewound, taken_back
-from pyspark_diff.engine.state import Arrival, Report, Settings, Shown, State
+from pyspark_diff.engine.state import Arrival, Report, Shown, State, StepSettings
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
 from pyspark_diff.fallbacks import MEMORY, count
@@ -66,7 +66,7 @@ class StepContext:
         What runs, and what of it for the first time.
     state : State
         What was there before; it is not changed.
-    settings : Settings
+    settings : StepSettings
     storage : Storage or StoreFiles
     spark_runner : SparkRunner
         Made for this step, as well.
@@ -80,7 +80,7 @@ class StepContext:
 
     growth: Growth
     state: State
-    settings: Settings
+    settings: StepSettings
     storage: Storage | StoreFiles
     spark_runner: SparkRunner
     live: Live
@@ -108,7 +108,7 @@ class StepContext:
         self.done = 0
         #: Up to where the inputs go of all parts that may have to do anything.
         self.upper: dict[Node, Antichain] = {}
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[Component] = ()
         self.began = time.monotonic()
         #: What it has of Spark, for who looks on.
         self.jobs = self.live.step
@@ -165,7 +165,7 @@ class StepContext:
 
     def _parts(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
-    ) -> tuple[Sequence[Part], list[Part]]:
+    ) -> tuple[Sequence[Component], list[Component]]:
         """The parts of the graph in which the step does anything, and those that only go on."""
         before, graph = self.state, self.graph
         known = before.graph is graph and before.lagging is not None
@@ -178,13 +178,13 @@ class StepContext:
         self.upper = {n: upper[n] if n in upper else at[n] for part in found for n in part.inputs}
         if every:
             return found, []
-        parts: list[Part] = []
-        resting: list[Part] = []
+        parts: list[Component] = []
+        resting: list[Component] = []
         for part in found:
             (resting if self._rests(part, arrivals) else parts).append(part)
         return parts, resting
 
-    def _rests(self, part: Part, arrivals: Mapping[Node, Sequence[Arrival]]) -> bool:
+    def _rests(self, part: Component, arrivals: Mapping[Node, Sequence[Arrival]]) -> bool:
         """Whether nothing comes to a part and nothing waits there: only its frontiers move."""
         before, upper = self.state, self.upper
         at, to = before.frontiers[part.inputs[0]], upper[part.inputs[0]]

@@ -13,7 +13,7 @@ NOTED = 1e-3
 
 
 @dataclass
-class Cost:
+class OperatorCost:
     """The cost of one operator in one step. It holds state while the step runs.
 
     Parameters
@@ -67,12 +67,12 @@ class Cost:
         return ", ".join(name for name, runs in places if runs)
 
 
-class Costs(dict[Node, Cost]):
+class Costs(dict[Node, OperatorCost]):
     """The costs of a step by operator, for operators that ran."""
 
-    def of(self, node: Node) -> Cost:
+    def of(self, node: Node) -> OperatorCost:
         """The mutable cost of an operator."""
         cost = self.get(node)
         if cost is None:
-            cost = self[node] = Cost()
+            cost = self[node] = OperatorCost()
         return cost

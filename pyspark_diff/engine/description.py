@@ -64,7 +64,7 @@ _Digest = bytes
 
 
 @dataclasses.dataclass(frozen=True)
-class Description:
+class ValueDigest:
     """A digest, and what is not in it.
 
     Parameters
@@ -78,7 +78,7 @@ class Description:
     unseen: tuple[str, ...] = ()
 
 
-def described(value: object) -> Description:
+def described(value: object) -> ValueDigest:
     """What a value is.
 
     Examples
@@ -94,7 +94,7 @@ def described(value: object) -> Description:
     """
     describer = _Describer()
     digest = describer.of(value)
-    return Description(digest.hex()[:DIGITS], tuple(dict.fromkeys(describer.unseen)))
+    return ValueDigest(digest.hex()[:DIGITS], tuple(dict.fromkeys(describer.unseen)))
 
 
 def digest_of(*parts: str) -> str:
@@ -470,7 +470,7 @@ def _arrow_parts(value: Any) -> list[bytes]:
     return [sink.getvalue().to_pybytes()]
 
 
-def rows_of(schema: Schema, table: pa.Table) -> Description:
+def rows_of(schema: Schema, table: pa.Table) -> ValueDigest:
     """What rows are, in whichever order they come.
 
     Examples
@@ -488,8 +488,8 @@ def rows_of(schema: Schema, table: pa.Table) -> Description:
             table.num_rows, np.int64))
     except (DiffError, pa.ArrowException):
         # Maps are not compared by anybody: their rows count in the order in which they come.
-        return Description(_hashed("rows", _arrow_parts(table)).hex()[:DIGITS])
+        return ValueDigest(_hashed("rows", _arrow_parts(table)).hex()[:DIGITS])
     found = consolidate(updates).updates
     parts = [part for column in layout.decode(found) for part in _arrow_parts(column)]
     parts.append(np.ascontiguousarray(found.diffs()).tobytes())
-    return Description(_hashed("rows", parts).hex()[:DIGITS])
+    return ValueDigest(_hashed("rows", parts).hex()[:DIGITS])

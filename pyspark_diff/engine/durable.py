@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import Arrival, Delivery, Given, Shown, State
+from pyspark_diff.engine.state import Arrival, Delivery, Shown, SinkChanges, State
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import sum_of
@@ -351,7 +351,7 @@ class Decoder(StoredTraces):
                 # Those of before there were sources and sinks have neither.
                 offsets=dict(body.get("offsets", {})),
                 given_to={
-                    str(name): Given(
+                    str(name): SinkChanges(
                         nodes[number], int(epoch), None if lower is None else antichain_told(lower),
                         antichain_told(upper), done is True,
                     )

@@ -11,7 +11,7 @@ from typing import Callable, Sequence
 import pyarrow as pa
 
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.state import Settings
+from pyspark_diff.engine.state import StepSettings
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
@@ -28,7 +28,7 @@ class Evaluation:
     Parameters
     ----------
     graph : Graph
-    settings : Settings
+    settings : StepSettings
     spark : SparkRunner
     local : LocalRunner
     directory : callable
@@ -38,7 +38,7 @@ class Evaluation:
     """
 
     def __init__(
-        self, graph: Graph, settings: Settings, spark: SparkRunner, local: LocalRunner,
+        self, graph: Graph, settings: StepSettings, spark: SparkRunner, local: LocalRunner,
         directory: Callable[[str], str], written: list[str],
     ):
         self._graph, self._settings = graph, settings

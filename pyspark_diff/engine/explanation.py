@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Iterable, Mapping
 
-from pyspark_diff.engine.costs import Cost, Costs
+from pyspark_diff.engine.costs import Costs, OperatorCost
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.program import Program
 from pyspark_diff.engine.subgraph import Subgraph
@@ -72,7 +72,7 @@ class Operator:
         Update rows that are kept, in how many batches and bytes.
     reasons : tuple of Reason
         Why a change may cost more than itself.
-    cost : Cost
+    cost : OperatorCost
         What it did in the last step; all zero if it had nothing to do.
     feedback : int or None
         Of a variable of a loop the number of the operator whose output it is in the next iteration.
@@ -90,7 +90,7 @@ class Operator:
     batches: int = 0
     bytes: int = 0
     reasons: tuple[Reason, ...] = ()
-    cost: Cost = field(default_factory=Cost)
+    cost: OperatorCost = field(default_factory=OperatorCost)
     feedback: int | None = None
 
     @property
@@ -138,7 +138,7 @@ def operators(
             0 if trace is None else len(trace.batches),
             0 if trace is None else trace.size,
             tuple(_reasons(graph, node, general)),
-            costs.get(node) or Cost(),
+            costs.get(node) or OperatorCost(),
             _feedback(program, node),
         ))
     return found

@@ -19,7 +19,7 @@ from typing import Any, Iterable, Mapping
 
 import pyarrow as pa
 
-from pyspark_diff.engine.description import Description, described, digest_of, rows_of
+from pyspark_diff.engine.description import ValueDigest, described, digest_of, rows_of
 from pyspark_diff.engine.program import Program
 from pyspark_diff.engine.subgraph import Subgraph, order_of
 from pyspark_diff.operators.due import Clock
@@ -207,11 +207,11 @@ def _parameters(value: Any) -> dict[str, object]:
     return found
 
 
-def _rows(node: Constant, wanted: bool) -> Description:
+def _rows(node: Constant, wanted: bool) -> ValueDigest:
     """The rows of a constant."""
     if isinstance(node.rows, pa.Table):
         return rows_of(node.schema, node.rows)
     if not wanted:
-        return Description("", ("the rows of a Spark frame",))
+        return ValueDigest("", ("the rows of a Spark frame",))
     digest, left = frame_digest(node.rows)
-    return Description(digest, tuple(f"the column {name!r} of a Spark frame" for name in left))
+    return ValueDigest(digest, tuple(f"the column {name!r} of a Spark frame" for name in left))

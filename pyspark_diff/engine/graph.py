@@ -41,7 +41,7 @@ SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, EnterAt, Move, Le
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """Nodes of a graph that have nothing to do with all others.
 
     Parameters
@@ -177,7 +177,7 @@ class Graph:
     origins: Mapping[Node, tuple[Node, ...]]
 
     @cached_property
-    def connected(self) -> tuple[Part, ...]:
+    def connected(self) -> tuple[Component, ...]:
         """The nodes in parts that have nothing to do with each other."""
         parts: dict[Node, list[Node]] = {}
         items: dict[int, list[tuple[int, Item]]] = {}
@@ -199,7 +199,7 @@ class Graph:
             node = item if isinstance(item, Node) else item.nodes()[0]
             items.setdefault(id(parts[node]), []).append((place, item))
         found = {id(part): part for part in parts.values()}
-        return tuple(Part(tuple(items[number]), tuple(part)) for number, part in found.items())
+        return tuple(Component(tuple(items[number]), tuple(part)) for number, part in found.items())
 
     @cached_property
     def _forms(self) -> dict[Node, Form]:
@@ -218,7 +218,7 @@ class Graph:
         return {node: place for place, node in enumerate(self.nodes)}
 
     @cached_property
-    def part_of(self) -> dict[Node, Part]:
+    def part_of(self) -> dict[Node, Component]:
         """For each input the part that it is in."""
         return {node: part for part in self.connected for node in part.inputs}
 

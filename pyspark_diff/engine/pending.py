@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.graph import Part
+from pyspark_diff.engine.graph import Component
 from pyspark_diff.engine.growth import looks_at_times
 from pyspark_diff.engine.oscillation import added_up
 from pyspark_diff.engine.state import Arrival
@@ -126,7 +126,7 @@ def _of_records(node: Input, table: pa.Table, least: pa.Table) -> pa.Table:
     return table.filter(pa.array(np.isin(ours, others)))
 
 
-def last_told_apart(context: StepContext, part: Part) -> int | None:
+def last_told_apart(context: StepContext, part: Component) -> int | None:
     """The least time of a part that can be read after the step; None if all of them can."""
     if context.settings.keep_history or context.settings.open:
         return None

@@ -40,7 +40,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopRecord:
     """A loop around nodes."""
 
     parent: int | None
@@ -49,7 +49,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenRecord:
     """A node as it was written."""
 
     fingerprint: str
@@ -62,7 +62,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Record:
+class NodeRecord:
     """A node that has run."""
 
     form: str
@@ -79,13 +79,13 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BlueprintContent:
     """All of a blueprint."""
 
     python: str
-    loops: tuple[Loop, ...]
-    written: tuple[Written, ...]
-    nodes: tuple[Record, ...]
+    loops: tuple[LoopRecord, ...]
+    written: tuple[WrittenRecord, ...]
+    nodes: tuple[NodeRecord, ...]
     results: Mapping[int, int]
     sinks: tuple[int, ...]
 
@@ -95,7 +95,7 @@ def damaged(what: str) -> NoReturn:
     raise StorageError(f"{UNFIT}: {what}. Open an earlier commit")
 
 
-class _Fields:
+class _RecordFields:
     """The fields of one object of a blueprint, each of which has to be there and of its type."""
 
     def __init__(self, value: object, where: str):
@@ -161,25 +161,25 @@ class _Fields:
         return found
 
 
-def plan_of(found: object) -> Plan:
+def plan_of(found: object) -> BlueprintContent:
     """The content of a blueprint, checked by itself."""
-    top = _Fields(found, "the blueprint")
+    top = _RecordFields(found, "the blueprint")
     top.number("format", FORMAT + 1, FORMAT)
-    loops: list[Loop] = []
+    loops: list[LoopRecord] = []
     for number, value in enumerate(top.items("loops")):
-        one = _Fields(value, f"loop {number}")
-        loops.append(Loop(
+        one = _RecordFields(value, f"loop {number}")
+        loops.append(LoopRecord(
             one.optional_number("parent", number),
             one.number("max_iterations", 2**63, 1),
             one.flag("stops"),
         ))
     records = top.items("nodes")
     written = [
-        _written_of(_Fields(value, f"written node {place}"), len(loops), len(records))
+        _written_of(_RecordFields(value, f"written node {place}"), len(loops), len(records))
         for place, value in enumerate(top.items("written"))
     ]
     nodes = [
-        _record_of(_Fields(value, f"node {number}"), number, len(loops), len(written))
+        _record_of(_RecordFields(value, f"node {number}"), number, len(loops), len(written))
         for number, value in enumerate(records)
     ]
     results: dict[int, int] = {}
@@ -190,25 +190,25 @@ def plan_of(found: object) -> Plan:
     sinks = top.numbers("sinks", len(nodes))
     if len(set(sinks)) < len(sinks):
         damaged("it runs a node twice")
-    return Plan(
+    return BlueprintContent(
         top.text("python"), tuple(loops), tuple(written), tuple(nodes), results, sinks
     )
 
 
-def _written_of(one: _Fields, loops: int, nodes: int) -> Written:
+def _written_of(one: _RecordFields, loops: int, nodes: int) -> WrittenRecord:
     digest = one.text("fingerprint")
     if not re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", digest):
         one.wrong("fingerprint")
     parts = one.get("parts")
     if not isinstance(parts, dict) or not all(isinstance(p, str) for p in parts.values()):
         one.wrong("parts")
-    return Written(
+    return WrittenRecord(
         digest, parts, one.optional_number("loop", loops), one.optional_number("runs", nodes),
         one.text("told"), one.optional_text("name"), one.flag("plain"),
     )
 
 
-def _record_of(one: _Fields, number: int, loops: int, written: int) -> Record:
+def _record_of(one: _RecordFields, number: int, loops: int, written: int) -> NodeRecord:
     form = one.text("form")
     if form not in FORMS:
         one.wrong("form")
@@ -216,7 +216,7 @@ def _record_of(one: _Fields, number: int, loops: int, written: int) -> Record:
     wanted, stored = one.texts("wanted"), one.optional_texts("stored")
     if not {name for name, _ in columns} >= {*wanted, *(stored or ())}:
         one.wrong("wanted")
-    return Record(
+    return NodeRecord(
         form, one.numbers("from", written), one.numbers("inputs", number),
         one.optional_number("loop", loops), one.text("kind"), columns, one.text("time"), wanted,
         one.optional_texts("key"), stored, one.flag("plain"),

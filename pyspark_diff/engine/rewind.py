@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_diff.engine.graph import Graph, Part
+from pyspark_diff.engine.graph import Component, Graph
 from pyspark_diff.engine.oscillation import added_up
 from pyspark_diff.engine.state import Arrival, Shown, State
 from pyspark_diff.kernels.layout import as_int64
@@ -40,7 +40,7 @@ Cut = Callable[[BatchFile, Node, int, int], BatchFile | None]
 
 
 @dataclass(frozen=True)
-class Kept:
+class Rewindable:
     """What can be taken back when a step is done.
 
     Parameters
@@ -96,13 +96,13 @@ class Kept:
 
 
 def kept(
-    parts: Sequence[Part], state: State, upper: Mapping[Node, Antichain], others: bool
-) -> Kept:
+    parts: Sequence[Component], state: State, upper: Mapping[Node, Antichain], others: bool
+) -> Rewindable:
     """What can be taken back when a step has gone up to some frontiers of inputs.
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts : sequence of Component
     state : State
         Before the step.
     upper : mapping of Node to Antichain
@@ -137,7 +137,7 @@ def kept(
             nodes.update(dict.fromkeys(part.nodes, floor))
             if all(state.floors.get(node) == floor for node in inputs):
                 still.update(part.nodes)
-    return Kept(floors, nodes, frozenset(still))
+    return Rewindable(floors, nodes, frozenset(still))
 
 
 def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:

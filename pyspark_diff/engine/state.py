@@ -107,7 +107,7 @@ class Shown:
 
 
 @dataclass(eq=False)
-class Given:
+class SinkChanges:
     """The changes of a collection that one sink is given together.
 
     Parameters
@@ -170,7 +170,7 @@ class State:
         Inputs of which some were discarded, so that the next step does without them.
     offsets : mapping of str to object
         By the names of inputs how far their sources were read.
-    given_to : mapping of str to Given
+    given_to : mapping of str to SinkChanges
         By the names of sinks what they were given last, or are to be given.
     """
 
@@ -189,7 +189,7 @@ class State:
     shown: tuple[Shown, ...] = ()
     rewinds: frozenset[Node] = frozenset()
     offsets: Mapping[str, Any] = field(default_factory=dict)
-    given_to: Mapping[str, Given] = field(default_factory=dict)
+    given_to: Mapping[str, SinkChanges] = field(default_factory=dict)
     lagging: Mapping[Node, Antichain] | None = None
 
     def paths(
@@ -286,7 +286,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Settings:
+class StepSettings:
     """How steps are run.
 
     Parameters
