@@ -585,12 +585,12 @@ def inputs_are_taken_over_before_the_step_is_over() -> Iterator[None]:
     commit: Any = BaseDataflow._commit
 
     def early(flow: Any, graph: Any, arrivals: Any, upper: Any, watch: Any) -> None:
-        taken = flow._state.taken
+        taken = flow._state.arrival_counts
         try:
             commit(flow, graph, arrivals, upper, watch)
         except BaseException:
             more = {node: taken.get(node, 0) + len(new) for node, new in arrivals.items()}
-            flow._state = replace(flow._state, taken=more)
+            flow._state = replace(flow._state, arrival_counts=more)
             raise
 
     with mock.patch.object(BaseDataflow, "_commit", early):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.engine.pending import last_told_apart
+from pyspark_diff.engine.pending import last_distinct_time
 from pyspark_diff.engine.rewind import rewound
 from pyspark_diff.engine.state import Arrival, IterationReport, State, Watch
 from pyspark_diff.engine.step import Step
@@ -147,7 +147,7 @@ class Blame:
         nodes = {doing} if not isinstance(doing, Subgraph) else set(doing.nodes())
         for part in self._failed.parts:
             if doing is None or not nodes.isdisjoint(part.nodes):
-                if last_told_apart(self._failed, part) is None:
+                if last_distinct_time(self._failed, part) is None:
                     return ""
         return "Feed the correction, such as the removal of a wrong row, and step again. "
 

@@ -57,7 +57,7 @@ def without(
     waiting : bool
         Also discard updates that steps have processed and can take back.
     """
-    left, counts, recent = dict(state.waiting), dict(state.taken), dict(state.recent)
+    left, counts, recent = dict(state.waiting), dict(state.arrival_counts), dict(state.recent)
     rewinds = state.rewinds
     discarded: dict[Node, Discarded] = {}
     for session in sessions:
@@ -70,7 +70,7 @@ def without(
             dropped = (*more, *dropped)
         discarded[node] = _user_form(session, dropped)
         left[node], counts[node] = rest, counts.get(node, 0) + len(entered)
-    after = replace(state, waiting=left, taken=counts, recent=recent, rewinds=rewinds)
+    after = replace(state, waiting=left, arrival_counts=counts, recent=recent, rewinds=rewinds)
     return after, discarded
 
 
@@ -147,7 +147,7 @@ def _updates(session: BaseSession, arrival: Arrival) -> list[pa.Table]:
     tables = [] if source.table is None else [source.table]
     tables += [storage.read_table(path) for path in source.paths]
     names = [*source.schema.names, TIME, DIFF]
-    feed = Feed(source, lower=arrival.taken, upper=arrival.until)
+    feed = Feed(source, lower=arrival.start, upper=arrival.until)
     moment = (TIME, session._node.time_type.arrow)
     kinds = pa.schema([*source.schema.arrow(), moment, (DIFF, pa.int64())])
     return [feed.within(table).select(names).cast(kinds) for table in tables]

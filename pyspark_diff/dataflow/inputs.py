@@ -277,7 +277,7 @@ class Inputs:
     def has_more(self, state: State) -> bool:
         """Whether an input has updates that no step has taken in."""
         return any(
-            session._has_more(state.taken.get(node, 0)) for node, session in self._sessions.items()
+            session._has_more(state.arrival_counts.get(node, 0)) for node, session in self._sessions.items()
         )
 
     def hand_over(self) -> None:
@@ -302,7 +302,7 @@ class Inputs:
             node = session._node
             upper.setdefault(node, content.frontier)
             if content.flushed:
-                arrivals[node] = content.beyond(state.taken.get(node, 0))
+                arrivals[node] = content.beyond(state.arrival_counts.get(node, 0))
         for node in graph.constants:
             upper[node] = Antichain()
             start = state.frontiers[node].bound
@@ -342,7 +342,7 @@ class Inputs:
         """Forget the arrivals that a state has taken in, and sessions without further ones."""
         for session in tuple(self._changed):
             node = session._node
-            session._drop(state.taken.get(node, 0), state.frontiers.get(node))
+            session._drop(state.arrival_counts.get(node, 0), state.frontiers.get(node))
 
     def numbers(self) -> dict[str, int]:
         """The next number of a change, for each keyed input by name."""
@@ -384,7 +384,7 @@ class Inputs:
             session._go_on(at)
             if isinstance(session, ClockSession):
                 runs = None if state.graph is None else state.graph.lowered.get(node)
-                session._go_on_after(runs in state.given)
+                session._go_on_after(runs in state.fed)
             if isinstance(session, KeyedSession):
                 session._next = max(session._next, numbers.get(session.name, 0))
         return frontiers

@@ -185,7 +185,7 @@ class ReportingMethods(SteppingMethods):
             form = graph.form(node)
             together = OperatorCost()
             for user in (node, *graph.readers[node]):
-                for bucket, work in costs.of(user).buckets.items() if user in costs else ():
+                for bucket, work in costs.cost_of(user).buckets.items() if user in costs else ():
                     before = together.buckets.get(bucket, (0, 0, 0.0))
                     a, b, c = (x + y for x, y in zip(before, work))
                     together.buckets[bucket] = (int(a), int(b), c)

@@ -41,7 +41,7 @@ def lag(sessions: Collection[BaseSession], state: State) -> str:
     if back:
         names = ", ".join(repr(session.name) for session in back)
         return f"updates of input {names} were discarded since the last step: call step()"
-    new = [s for s in sessions if s._is_ahead(state.taken.get(s._node, 0))]
+    new = [s for s in sessions if s._is_ahead(state.arrival_counts.get(s._node, 0))]
     if new:
         names = ", ".join(repr(session.name) for session in new)
         shown = f"input {names} was given updates, or advanced, since the last step"

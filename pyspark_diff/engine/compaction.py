@@ -40,13 +40,13 @@ class Compaction:
     ----------
     graph : Graph
     settings : StepSettings
-    kept : Rewindable
+    rewindable : Rewindable
         The holds of collections whose updates can be rolled back.
     """
 
     graph: Graph
     settings: StepSettings
-    kept: Rewindable = Rewindable()
+    rewindable: Rewindable = Rewindable()
 
     def view(self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain) -> View:
         """The files of an arrangement for a reader that goes from lower to upper."""
@@ -85,28 +85,28 @@ class Compaction:
         """The frontier from which on a reader may still read; empty without readers."""
         # The last time before the frontier stays distinct: the past moves to this time, so that
         # later readers see it as processed.
-        found = last_before(meet_all(self._reading(node, frontiers, upper)))
+        hold = last_before(meet_all(self._reading(node, frontiers, upper)))
         if node in self.settings.holds:
-            found = found.meet(self.settings.holds[node])
-        return found
+            hold = hold.meet(self.settings.holds[node])
+        return hold
 
     def _reading(
         self, node: Arranged, frontiers: Mapping[Node, Antichain], upper: Antichain
     ) -> list[Antichain]:
         """The frontiers of the remaining readers."""
-        found = [frontiers[reader] for reader in self.graph.readers[node]]
+        limits = [frontiers[reader] for reader in self.graph.readers[node]]
         # If times are structs, output of earlier steps may lie in the interval of a later step,
         # like output of the same step at other coordinates.
         own = isinstance(node, Reader) and (
             node.recalls or self.settings.open and node.loop is not None
         )
         if isinstance(node, Keyed) and node.kernel is not None and node.kernel.looks_at_complete:
-            found.append(frontiers[node])  # times that become complete in the step stay distinct
+            limits.append(frontiers[node])  # times that become complete in the step stay distinct
         elif own or (isinstance(node, Keyed) and node.kernel is not None):
-            found.append(upper)  # it reads its own past itself
-        if node in self.kept.nodes:
-            found.append(self.kept.nodes[node])
-        return found
+            limits.append(upper)  # it reads its own past itself
+        if node in self.rewindable.nodes:
+            limits.append(self.rewindable.nodes[node])
+        return limits
 
     def since(
         self, node: Arranged, trace: Trace, frontiers: Mapping[Node, Antichain], upper: Antichain
@@ -124,9 +124,9 @@ class Compaction:
     def forward(self, node: Node, trace: Trace, at: Antichain) -> Trace:
         """The trace of a node without new updates, when it and its readers are at a frontier."""
         if not isinstance(node, Arranged):
-            raise TypeError(f"{node!r} keeps nothing")
-        every: list[Node] = [node, *self.graph.readers[node]]
-        frontiers = dict.fromkeys(every, at)
+            raise TypeError(f"{node!r} has no arrangement")
+        nodes: list[Node] = [node, *self.graph.readers[node]]
+        frontiers = dict.fromkeys(nodes, at)
         needed = self.needed(node, frontiers, at)
         since = self.since(node, trace, frontiers, at) if needed else at
         return Trace(trace.lower, at, since, trace.batches)

@@ -21,7 +21,7 @@ from pyspark_diff.engine.fusion import Fusion, Job, Turn
 from pyspark_diff.engine.graph import Component, Graph
 from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.live import Live
-from pyspark_diff.engine.rewind import kept, rewound, taken_back
+from pyspark_diff.engine.rewind import rewindable_after, rewound, shown_retractions
 from pyspark_diff.engine.state import Arrival, Report, Shown, State, StepSettings
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.engine.traces import Forward, Traces
@@ -128,7 +128,7 @@ class StepContext:
         #: What was done before its turn, and its number in the job in which it was.
         self._before: dict[Turn, tuple[Job, int]] = {}
         #: Inputs of which updates have been processed.
-        self.fed = set(self.state.given)
+        self.fed = set(self.state.fed)
         #: What was shown and is taken back.
         self.unshown: list[Shown] = []
         #: If pending updates have cancelled out, the others as they came.
@@ -146,9 +146,9 @@ class StepContext:
             self.touched = [node for part in self.parts for node in part.nodes]
         if before.rewinds:
             self.state = rewound(before, before.rewinds, self.cut)
-            self.unshown = taken_back(before)
-        self.kept = kept(self.parts, self.state, self.upper, others)
-        self.compaction = Compaction(self.graph, self.settings, self.kept)
+            self.unshown = shown_retractions(before)
+        self.rewindable = rewindable_after(self.parts, self.state, self.upper, others)
+        self.compaction = Compaction(self.graph, self.settings, self.rewindable)
         self.frontiers = dict(self.state.frontiers)
         traces = self.state.traces
         self.traces = traces.copy() if isinstance(traces, Traces) else Traces(dict(traces))
@@ -158,7 +158,7 @@ class StepContext:
         for part in resting:
             at = self.upper[part.inputs[0]]
             self.frontiers.update(dict.fromkeys(part.nodes, at))
-            self.kept.floors.update(dict.fromkeys(part.inputs, at))
+            self.rewindable.floors.update(dict.fromkeys(part.inputs, at))
             if at not in forward:
                 forward[at] = partial(compaction.forward, at=at)
             self.traces.rest(part.arranged, forward[at])
@@ -348,7 +348,7 @@ class StepContext:
         form = self.graph.form(node)
         output = None if node.kernel is None else form.output
         # A complete collection is never looked up again, unless somebody reads it or takes it back.
-        used = not upper.is_empty or node in self.kept.nodes
+        used = not upper.is_empty or node in self.rewindable.nodes
         used |= node.kernel is None or node.kernel.looks_at_complete
         keeps = node.keeps and used
         return Work(
@@ -406,7 +406,7 @@ class StepContext:
             if result.rest:
                 reason = "its output exceeds the memory of a step and is computed at each reading"
                 count(self.graph.program.name(node), MEMORY, reason)
-        self.report.costs.of(node).took(results, runner is not self.local)
+        self.report.costs.cost_of(node).took(results, runner is not self.local)
         if runner is self.local:
             self.report.local_runs += 1
         else:
@@ -416,7 +416,7 @@ class StepContext:
         """An operator has taken the time since then, if it had anything to do."""
         seconds = time.perf_counter() - began
         if node in self.report.costs or seconds >= NOTED or isinstance(node, Inspect):
-            self.report.costs.of(node).seconds += seconds
+            self.report.costs.cost_of(node).seconds += seconds
 
     def _choose(self, feeds: list[Feed]) -> tuple[SparkRunner | LocalRunner, list[Feed]]:
         """The runner for some feeds, and the feeds in a form that it takes."""

@@ -70,7 +70,7 @@ class OperatorCost:
 class Costs(dict[Node, OperatorCost]):
     """The costs of a step by operator, for operators that ran."""
 
-    def of(self, node: Node) -> OperatorCost:
+    def cost_of(self, node: Node) -> OperatorCost:
         """The mutable cost of an operator."""
         cost = self.get(node)
         if cost is None:

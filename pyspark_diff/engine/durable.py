@@ -148,13 +148,13 @@ class _Encoder:
             "waiting": by_number(state.waiting, self._arrivals),
             "recent": by_number(state.recent, self._arrivals),
             "floors": by_number(state.floors, _times),
-            "given": sorted(numbers[node] for node in state.given if node in numbers),
+            "given": sorted(numbers[node] for node in state.fed if node in numbers),
             "rewinds": sorted(numbers[node] for node in state.rewinds),
             "shown": [
                 [numbers[one.node], list(one.at), self._table(one.table)] for one in state.shown
             ],
             "outbox": [
-                [numbers[one.node], list(one.at), one.epoch, one.given,
+                [numbers[one.node], list(one.at), one.epoch, one.calls_done,
                  [self._table(table) for table in one.tables]]
                 for one in state.outbox if not one.done
             ],
@@ -225,7 +225,7 @@ class _Encoder:
 
     def _arrivals(self, arrivals: Iterable[Arrival]) -> object:
         return [
-            [self._source(one.source), one.last, one.taken, one.until] for one in arrivals
+            [self._source(one.source), one.last, one.start, one.until] for one in arrivals
         ]
 
     def _source(self, source: UpdateRows) -> int:
@@ -332,7 +332,7 @@ class Decoder(StoredTraces):
                 node = nodes.get(number)
                 if isinstance(node, Inspect):
                     found = Delivery(node, [self._table(t) for t in tables], tuple(at), epoch)
-                    found.given = int(given)
+                    found.calls_done = int(given)
                     outbox.append(found)
             return State(
                 by_node(body["frontiers"], antichain_told),
@@ -342,7 +342,7 @@ class Decoder(StoredTraces):
                 {},
                 tuple(outbox),
                 int(body["step"]),
-                given=frozenset(nodes[n] for n in body["given"] if n in nodes),
+                fed=frozenset(nodes[n] for n in body["given"] if n in nodes),
                 graph=graph,
                 floors=by_node(body["floors"], antichain_told),
                 recent=by_node(body["recent"], lambda held: tuple(map(self._arrival, held))),

@@ -268,7 +268,7 @@ def _past(
     """Where the past of a node is found, all columns that are wanted of it."""
     if isinstance(node, Constant):
         return [Past(node)]
-    if isinstance(node, Input) and node not in state.given:
+    if isinstance(node, Input) and node not in state.fed:
         return []
     for kept in graph.nodes:
         held = None if _within(node) else _holds(kept)

@@ -159,11 +159,11 @@ class IndexedLoop:
         report = self._step.report
         for (reader, _), shards in self._indices.items():
             read = sum(int(index.counts[READ]) for index in shards)
-            report.costs.of(reader).rows_read += read
+            report.costs.cost_of(reader).rows_read += read
             report.rows_read += read
         for node, seconds in self._seconds.items():
             if node in report.costs or seconds >= NOTED:
-                report.costs.of(node).seconds += seconds
+                report.costs.cost_of(node).seconds += seconds
 
     def _check_fit(self) -> None:
         """Raise `Unfit` if an input has other values than integers, or has many new rows."""
@@ -321,7 +321,7 @@ class IndexedLoop:
             return self._team.each(part_of, self._shards)
         every = Sorted(*added_up(parts))
         stops = np.searchsorted(every.keys, [least for least, _ in self._shards[1:]]).tolist()
-        return [every.within(*ends) for ends in zip([0, *stops], [*stops, len(every)])]
+        return [every.between(*ends) for ends in zip([0, *stops], [*stops, len(every)])]
 
     def _take(self, node: Arranged, at: int, rows: Parted) -> None:
         """What an arrangement of the loop takes in at a coordinate."""
@@ -385,7 +385,7 @@ class IndexedLoop:
     def _count(self, node: Node, rows_in: int = 0, rows_out: int = 0, runs: int = 0) -> None:
         """What an operator did goes into the report."""
         report = self._step.report
-        cost = report.costs.of(node)
+        cost = report.costs.cost_of(node)
         for counted in (report, cost):
             counted.rows_in += rows_in
             counted.rows_out += rows_out

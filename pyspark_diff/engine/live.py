@@ -36,7 +36,7 @@ class StepJobs:
     def __init__(self, lower: Callable[[], Antichain]):
         self.lower = lower
         self.jobs = self.jobs_done = 0
-        self.told = False
+        self.announced = False
         self._lock = threading.Lock()
         self._last = NOTHING
         self._of_spark: Callable[[], JobCounts | None] = lambda: None
@@ -61,12 +61,12 @@ class StepJobs:
     def counts(self) -> JobCounts:
         """The counts of Spark's work for the step."""
         own = replace(NOTHING, jobs=self.jobs, jobs_done=self.jobs_done)
-        found = self._of_spark() or own
+        counts = self._of_spark() or own
         with self._lock:
             # A broken bridge or a slower thread may report less than an earlier report.
-            most = {n: max(getattr(found, n), getattr(self._last, n)) for n in _NAMES}
-            self._last = found = replace(found, **most)
-        return found
+            most = {n: max(getattr(counts, n), getattr(self._last, n)) for n in _NAMES}
+            self._last = counts = replace(counts, **most)
+        return counts
 
 
 class Live:
@@ -100,8 +100,8 @@ class Live:
             Returns the label of the job for the name of the dataflow.
         """
         step = self.step
-        if not step.told:
-            step.told = True
+        if not step.announced:
+            step.announced = True
             self._begin()
         step.jobs += 1
         try:
@@ -129,7 +129,7 @@ class Live:
 
     def end(self, frontier: Callable[[], Antichain]) -> None:
         """End the step, committed or not, with the frontier of later updates."""
-        if self.step.told and self._bridge is not None:
+        if self.step.announced and self._bridge is not None:
             self._bridge.end(self._name, frontier())
         self.before = self.step
 

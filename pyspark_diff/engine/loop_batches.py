@@ -32,7 +32,7 @@ class Sorted:
     def __len__(self) -> int:
         return int(self.keys.size)
 
-    def within(self, begin: int, end: int) -> "Sorted":
+    def between(self, begin: int, end: int) -> "Sorted":
         """A range of adjacent rows."""
         rows = slice(begin, end)
         return Sorted(self.keys[rows], self.values[rows], self.times[rows], self.diffs[rows])
@@ -59,18 +59,18 @@ def batches_of(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]
 def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
     """The updates of an arrangement at some coordinates, in order."""
     if len(parts) == 1:
-        at, one = parts[0]
-        keys, values, times, diffs = one.keys, one.values, one.times, one.diffs
+        at, rows_at = parts[0]
+        keys, values, times, diffs = rows_at.keys, rows_at.values, rows_at.times, rows_at.diffs
         codes: PerRow = at
         if ((values[1:] < values[:-1]) & (keys[1:] == keys[:-1])).any():
             # Output is in order of time, so a retraction may have a greater value than an
             # insertion before it.
             keys, values, times, diffs = added_up([(keys, values, times, diffs)])
     else:
-        rows = [one for _, one in parts]
-        codes = np.repeat([at for at, _ in parts], [len(one) for one in rows])
+        rows = [rows_at for _, rows_at in parts]
+        codes = np.repeat([at for at, _ in parts], [len(rows_at) for rows_at in rows])
         keys, values, times, diffs = (
-            np.concatenate([getattr(one, name) for one in rows])
+            np.concatenate([getattr(rows_at, name) for rows_at in rows])
             for name in ("keys", "values", "times", "diffs")
         )
         if codes.size:
@@ -80,7 +80,7 @@ def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
             codes = one_or_all(codes)
     if not keys.size:
         return empty()
-    found = Updates(keys, None, one_or_all(times), one_or_all(diffs), coordinate=codes)
+    updates = Updates(keys, None, one_or_all(times), one_or_all(diffs), coordinate=codes)
     if layout.value is None:
-        return found
-    return replace(found, val64=values, ordering=layout.value.ordering)
+        return updates
+    return replace(updates, val64=values, ordering=layout.value.ordering)

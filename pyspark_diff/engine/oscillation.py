@@ -1,12 +1,12 @@
-"""Loops that swing: what goes round comes back, so they can never come to rest.
+"""Loops that oscillate: a collection repeats an earlier value, so the loop has no fixed point.
 
-With ``d_i`` what goes round after iteration ``i`` of a loop, the collection is their sum. Its body
-gives the same for the same, so::
+With ``d_i`` the feedback after iteration ``i`` of a loop, the collection is their sum. The body
+returns equal output for equal input, so::
 
-    d_(i+1) + ... + d_(i+p) = 0,  not all of them 0   ⟹   the collection swings with period p
+    d_(i+1) + ... + d_(i+p) = 0,  not all of them 0   ⟹   the collection oscillates with period p
 
-as long as nothing from before this run happens beyond iteration ``i``. The sum of the hashes of
-all that went round tells where that may be so; the updates of one more period tell that it is.
+if no update from before this run has an iteration after ``i``. The sum of the hashes of all
+feedback shows a possible period; the updates of one more period confirm it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from pyspark_diff.kernels.updates import Updates, concat, joined
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
-#: From this iteration on a loop is watched: those that come to rest mostly did so before.
+#: The first iteration in which a loop is watched: most loops reach a fixed point earlier.
 WATCHED = 64
-#: Updates of one period that are held at most, to see whether they add up to nothing.
+#: The most updates of one period that are kept for the check that they cancel out.
 HELD_ROWS = 100_000
 
-#: What went round after an iteration: for each variable update rows, all on the driver.
+#: The feedback after an iteration: update rows of each variable, all on the driver.
 Round = Sequence[tuple[Variable, pa.Table]]
 
 
 def consolidated(schema: Schema, table: pa.Table) -> Updates:
-    """Update rows in their smallest form."""
+    """The consolidated updates of a table."""
     records = [joined([table[name]]) for name in schema.names]
     times = as_int64(joined([table[TIME]])).to_numpy()
     return consolidate(schema.layout().encode(records, times, table[DIFF].to_numpy())).updates
 
 
 def added_up(schema: Schema, table: pa.Table) -> pa.Table:
-    """Update rows, those that are equal added up if they can be compared."""
+    """Consolidated update rows; the same rows if their type has no equality."""
     try:
         schema.layout()
     except UnsupportedTypeError:
@@ -56,24 +56,24 @@ def added_up(schema: Schema, table: pa.Table) -> pa.Table:
 
 
 class Oscillation:
-    """Looks for a period in what goes round in one run of a loop. It holds state.
+    """Searches for a period in the feedback of one run of a loop. It holds state.
 
     Notes
     -----
     Source: Brent, "An improved Monte Carlo factorization algorithm", BIT 20, 1980: the digest of
-    one iteration is kept, a later one after each power of two.
+    one iteration is kept, and replaced by a later digest after each power of two.
     """
 
     def __init__(self) -> None:
         self._digest = self._kept = 0
-        #: Odd, so that what one variable loses another one does not make up for.
+        #: Odd and different, so that changes of two variables do not cancel out.
         self._factors: dict[Variable, int] = {}
         self._since, self._power = 0, 1
         self._period = 0
         self._rounds: list[Round] = []
 
     def takes(self, went: Round) -> tuple[int, Variable, Updates] | None:
-        """Take in what went round after one more iteration.
+        """Add the feedback after one more iteration.
 
         Parameters
         ----------
@@ -82,13 +82,13 @@ class Oscillation:
         Returns
         -------
         tuple of int, Variable and Updates, or None
-            A period that has just ended, and something of what swings.
+            A period that has just ended, and updates of a variable that oscillates.
         """
         try:
             for variable, table in went:
                 factor = self._factors.setdefault(variable, 2 * len(self._factors) + 1)
                 self._digest += factor * _digest(variable.schema, table)
-        except UnsupportedTypeError:  # these cannot be compared
+        except UnsupportedTypeError:  # a type without equality
             return None
         self._digest %= 1 << 64
         self._since += 1
@@ -99,8 +99,8 @@ class Oscillation:
             elif len(self._rounds) == self._period:
                 period, rounds = self._period, self._rounds
                 self._period, self._rounds = 0, []
-                if found := _swings(rounds):
-                    return (period, *found)
+                if swing := _swings(rounds):
+                    return (period, *swing)
         elif self._digest == self._kept:
             self._period = self._since
         if self._since >= self._power and not self._period:
@@ -109,7 +109,7 @@ class Oscillation:
 
 
 def _digest(schema: Schema, table: pa.Table) -> int:
-    """A sum over the updates, whatever their order, which is zero for those that cancel."""
+    """A sum over the updates that does not depend on their order; zero if they cancel out."""
     records = [joined([table[name]]) for name in schema.names]
     times = as_int64(joined([table[TIME]])).to_numpy()
     diffs = table[DIFF].to_numpy()
@@ -122,15 +122,15 @@ def _digest(schema: Schema, table: pa.Table) -> int:
 
 
 def _swings(rounds: Sequence[Round]) -> tuple[Variable, Updates] | None:
-    """One of the variables and some of its updates, if those of all rounds add up to nothing."""
-    found: tuple[Variable, Updates] | None = None
+    """A variable and some of its updates, if the updates of all rounds cancel out."""
+    swing: tuple[Variable, Updates] | None = None
     parts: dict[Variable, list[Updates]] = {}
     for went in rounds:
         for variable, table in went:
             updates = consolidated(variable.schema, table)
             if len(updates):
                 parts.setdefault(variable, []).append(updates)
-                found = (variable, updates)
-    if any(len(consolidate(concat(held)).updates) for held in parts.values()):
+                swing = (variable, updates)
+    if any(len(consolidate(concat(updates_of)).updates) for updates_of in parts.values()):
         return None
-    return found
+    return swing

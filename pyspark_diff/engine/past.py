@@ -30,14 +30,14 @@ def past_of(step: StepContext, node: Imported) -> tuple[Feed, ...]:
     """The past of a node's collection, outside of loops."""
     return tuple(
         replace(feed, chain=(*feed.chain, *past.chain))
-        for past in step.growth.pasts.get(node, ()) for feed in _held(step, past)
+        for past in step.growth.pasts.get(node, ()) for feed in _feeds_before(step, past)
     )
 
 
 def past_in(step: StepContext, node: Imported) -> Iterator[tuple[Coordinate, Feed]]:
     """The past of a node's collection with struct times, each feed with its coordinate."""
     for past in step.growth.pasts.get(node, ()):
-        for feed in _held(step, past):
+        for feed in _feeds_before(step, past):
             if not past.fields:
                 yield (0,) * node.depth, replace(feed, chain=(*feed.chain, *past.chain))
                 continue
@@ -47,15 +47,15 @@ def past_in(step: StepContext, node: Imported) -> Iterator[tuple[Coordinate, Fee
             if not sum(table.num_rows for table in tables):
                 continue
             numbers = [as_int64(joined([c])).to_numpy() for c in pa.concat_tables(tables)]
-            every, rows = np.unique(np.stack(numbers, 1), axis=0, return_counts=True)
-            for at, count in zip(map(tuple, every.tolist()), rows.tolist()):
+            coordinates, rows = np.unique(np.stack(numbers, 1), axis=0, return_counts=True)
+            for at, count in zip(map(tuple, coordinates.tolist()), rows.tolist()):
                 # The estimate of rows, since the feed reads all rows and selects these.
                 part = replace(feed, source=replace(feed.source, rows=count))
                 stages = (Entering(*pair) for pair in zip(past.fields, at))
                 yield at, replace(part, chain=(*feed.chain, *stages, *past.chain))
 
 
-def _held(step: StepContext, past: Past) -> list[Feed]:
+def _feeds_before(step: StepContext, past: Past) -> list[Feed]:
     """The feeds of a collection before the step, without the chain of its reader."""
     if isinstance(past.node, Constant):
         return [
@@ -70,12 +70,12 @@ def _arranged(step: StepContext, node: Arranged) -> Feed:
     wanted = step.graph.wanted[node]
     trace, names = step.settled[node], node.stored(wanted)
     schema = node.schema.only(n for n in node.schema.names if n in names)
-    held = Arrangement(trace, schema, node.layout(wanted), names, node.time_type, TIME, DIFF)
+    arrangement = Arrangement(trace, schema, node.layout(wanted), names, node.time_type, TIME, DIFF)
     since = step.growth.since.bound
     if step.settings.few(trace.rows):
-        source = UpdateRows(schema, table=held.table(since), rows=trace.rows)
+        source = UpdateRows(schema, table=arrangement.table(since), rows=trace.rows)
     else:
-        frame = held.updates(step.spark_runner.session, since)
+        frame = arrangement.updates(step.spark_runner.session, since)
         source = UpdateRows(schema, frame=frame, rows=trace.rows)
     until = trace.upper
     if since is not None and not step.settings.open:

@@ -51,7 +51,8 @@ def consolidated(
     Parameters
     ----------
     context : StepContext
-        Of a step that has begun. If updates cancel out, it is given the others as they came.
+        The context of a step that has begun. If updates cancel out, its `left` becomes the other
+        updates, with their original times.
     arrivals : mapping of Node to sequence of Arrival
         The arrivals since the last step.
     moves : bool
@@ -62,21 +63,21 @@ def consolidated(
     Unchanged
         If a step on them would be the one that was refused.
     """
-    found: dict[Node, tuple[Arrival, ...]] = {}
+    least_arrivals: dict[Node, tuple[Arrival, ...]] = {}
     left: dict[Node, tuple[Arrival, ...]] = {}
     folds, rows, cancelled = False, 0, 0
     for part in () if context.settings.open else context.parts:
-        last = last_told_apart(context, part) if moves else None
+        last = last_distinct_time(context, part) if moves else None
         before: list[Int64] = []
         after: list[Int64] = []
         for node in part.inputs:
-            held = [*context.state.waiting.get(node, ()), *arrivals.get(node, ())]
-            if isinstance(node, Constant) or not held:
+            present = [*context.state.waiting.get(node, ()), *arrivals.get(node, ())]
+            if isinstance(node, Constant) or not present:
                 continue
-            rows += sum(arrival.source.rows or 0 for arrival in held)
+            rows += sum(arrival.source.rows or 0 for arrival in present)
             if rows > PENDING_ROWS_MAX:
                 raise Unchanged
-            table = pa.concat_tables([_table(context, node, arrival) for arrival in held])
+            table = pa.concat_tables([_table(context, node, arrival) for arrival in present])
             times = as_int64(joined([table[TIME]])).to_numpy()
             moved = table
             if last is not None:
@@ -85,19 +86,19 @@ def consolidated(
                 column = from_int64(pa.array(after[-1]), table[TIME].type)
                 moved = table.set_column(table.column_names.index(TIME), TIME, column)
             if isinstance(node, ChangesInput):
-                kept = _last_changes(node, moved)
-                least, others = moved.take(kept), table.take(kept)
+                places = _last_changes(node, moved)
+                least, others = moved.take(places), table.take(places)
             else:
                 least = added_up(node.schema, moved)
                 others = _of_records(node, table, least)
             cancelled += table.num_rows - others.num_rows
-            found[node], left[node] = _arrivals(node, least), _arrivals(node, others)
+            least_arrivals[node], left[node] = _arrivals(node, least), _arrivals(node, others)
         if before:
             folds |= _count(after) < _count(before)
     if not folds and not cancelled:
         raise Unchanged
     context.left = left if cancelled else None
-    return found
+    return least_arrivals
 
 
 def _count(times: list[Int64]) -> int:
@@ -126,7 +127,7 @@ def _of_records(node: Input, table: pa.Table, least: pa.Table) -> pa.Table:
     return table.filter(pa.array(np.isin(ours, others)))
 
 
-def last_told_apart(context: StepContext, part: Component) -> int | None:
+def last_distinct_time(context: StepContext, part: Component) -> int | None:
     """The least time of a part that can be read after the step; None if all of them can."""
     if context.settings.keep_history or context.settings.open:
         return None
@@ -136,8 +137,8 @@ def last_told_apart(context: StepContext, part: Component) -> int | None:
     end = meet_all(fed).bound
     if end is None:
         return None
-    held = (context.settings.held.get(node) for node in part.arranged)
-    holds = [hold.bound for hold in held if hold is not None]
+    user_holds = (context.settings.user_holds.get(node) for node in part.arranged)
+    holds = [hold.bound for hold in user_holds if hold is not None]
     return min([int(end) - 1, *(hold for hold in holds if hold is not None)])
 
 
@@ -148,7 +149,7 @@ def _table(context: StepContext, node: Input, arrival: Arrival) -> pa.Table:
         source = context.evaluation.materialised(source.as_listed())
     tables = [] if source.table is None else [source.table]
     tables += [storage.read_table(path) for path in source.paths]
-    feed = Feed(source, lower=arrival.taken, upper=arrival.until)
+    feed = Feed(source, lower=arrival.start, upper=arrival.until)
     kinds = pa.schema([
         *node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())
     ])
@@ -182,10 +183,10 @@ def _last_changes(node: ChangesInput, table: pa.Table) -> pa.Array:
     order, group, time, code = order[keep], group[keep], time[keep], code[keep]
     columns = [joined([table[name]]) for name in node.record.names]
     while True:
-        kept = _without_pairs(columns, order, group, time, code)
-        if kept.size == order.size:
+        places = _without_pairs(columns, order, group, time, code)
+        if places.size == order.size:
             return pa.array(np.sort(order))
-        order, group, time, code = order[kept], group[kept], time[kept], code[kept]
+        order, group, time, code = order[places], group[places], time[places], code[places]
 
 
 def _without_pairs(

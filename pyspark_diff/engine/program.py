@@ -78,7 +78,7 @@ def program_of(sinks: Iterable[Node], results: Mapping[Variable, Node] | None) -
     """
     sinks = tuple(dict.fromkeys(sinks))
     roots = list(sinks)
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     nodes: list[Node] = []
     round_: dict[Variable, Node] = {}
     for root in roots:
@@ -87,8 +87,8 @@ def program_of(sinks: Iterable[Node], results: Mapping[Variable, Node] | None) -
             node, done = stack.pop()
             if done:
                 nodes.append(node)
-            elif node not in seen:
-                seen.add(node)
+            elif node not in visited:
+                visited.add(node)
                 stack.append((node, True))
                 stack.extend((source, False) for source in reversed(node.inputs))
                 if isinstance(node, Variable):

@@ -1,14 +1,14 @@
-"""Rewinding: what steps have taken in, and what waits somewhere for another input, is taken back.
+"""Rewinding: rolls back updates that steps have processed but that wait for another input.
 
-With ``r`` the least frontier of some inputs that have to do with each other, or where they cannot
-be taken back further than that, a later one::
+With ``r`` the least frontier of some connected inputs, or a later frontier if the state cannot be
+rolled back so far::
 
-    rewound(S) = the state in which of these inputs no update at r or beyond has been processed:
-                 each operator knows what lies before r, and all the rest is to be released again
+    rewound(S) = the state in which no update at r or beyond of these inputs has been processed:
+                 each operator knows the updates before r, and all others wait for their release
 
-so a step from there, with some of the updates left out, gives what it would have given, had they
-never come. While inputs lag behind each other, times from ``r`` on are not advanced, and raw
-updates, and what was shown of them, are kept. Where they are all at one time there is nothing.
+A step from there without some of the updates has the same result as if they had never come. While
+an input lags, compaction does not advance times from ``r`` on. Raw updates, and outputs for
+consumers, are then kept. If all inputs are at one time, nothing is kept.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
 
-#: Of more rows than this that wait, none can be taken back: history would grow without end where
-#: an input is never advanced.
+#: With more waiting rows than this, none can be rolled back: the history of an input that never
+#: advances would grow without end.
 KEPT_ROWS = 1_000_000
 
-#: Writes the rows of a file that lie before a time; None where there are none.
+#: Writes the rows of a file before a time; returns None if there are none.
 Cut = Callable[[BatchFile, Node, int, int], BatchFile | None]
 
 
 @dataclass(frozen=True)
 class Rewindable:
-    """What can be taken back when a step is done.
+    """The updates that can be rolled back after a step.
 
     Parameters
     ----------
     floors : mapping of Node to Antichain
-        From when on updates of each input can be taken back.
+        The frontier from which on the updates of each input can be rolled back.
     nodes : mapping of Node to Antichain
-        The same of each node that has to do with inputs that lag behind each other.
+        The same for each node that is connected to inputs at different frontiers.
     still : frozenset of Node
-        Those of them where that is as it was before the step, so that nothing of before goes.
+        Nodes with the same floor as before the step, so that all their old updates remain.
     """
 
     floors: dict[Node, Antichain] = field(default_factory=dict)
@@ -60,54 +60,54 @@ class Rewindable:
     def recent(
         self, node: Node, old: tuple[Arrival, ...], released: tuple[Arrival, ...], upper: Antichain
     ) -> tuple[Arrival, ...]:
-        """Of what an input released before and in this step, that which can be taken back."""
+        """The released arrivals of an input, old and new, that can be rolled back."""
         floor = self.nodes.get(node)
         start = None if floor is None or upper.precedes(floor) else floor.bound
         if start is None:
             return ()
         if node not in self.still:
             old, released = (), (*old, *released)
-        found = list(old)
-        for one in released:
-            taken = start if one.taken is None else max(start, one.taken)
-            if cast(int, one.last) >= taken and (one.until is None or one.until > taken):
-                found.append(replace(one, taken=taken))
-        return tuple(found)
+        recent = list(old)
+        for arrival in released:
+            begin = start if arrival.start is None else max(start, arrival.start)
+            until = arrival.until
+            if cast(int, arrival.last) >= begin and (until is None or until > begin):
+                recent.append(replace(arrival, start=begin))
+        return tuple(recent)
 
     def shown(self, old: Iterable[Shown], new: Iterable[Shown]) -> tuple[Shown, ...]:
-        """Of what was shown before and in this step, that which is made of updates that can be
-        taken back."""
-        found = []
-        for one in old:
-            if one.node in self.still:
-                found.append(one)
+        """The outputs for consumers, old and new, of updates that can be rolled back."""
+        left = []
+        for update in old:
+            if update.node in self.still:
+                left.append(update)
             else:
-                found += self._within([one])
-        return (*found, *self._within(new))
+                left += self._beyond_floor([update])
+        return (*left, *self._beyond_floor(new))
 
-    def _within(self, shown: Iterable[Shown]) -> list[Shown]:
-        found = []
-        for one in shown:
-            floor = self.nodes.get(one.node)
-            table = None if floor is None else _part(one.table, floor.bound)
+    def _beyond_floor(self, shown: Iterable[Shown]) -> list[Shown]:
+        left = []
+        for update in shown:
+            floor = self.nodes.get(update.node)
+            table = None if floor is None else _part(update.table, floor.bound)
             if table is not None and table.num_rows:
-                found.append(replace(one, table=table))
-        return found
+                left.append(replace(update, table=table))
+        return left
 
 
-def kept(
+def rewindable_after(
     parts: Sequence[Component], state: State, upper: Mapping[Node, Antichain], others: bool
 ) -> Rewindable:
-    """What can be taken back when a step has gone up to some frontiers of inputs.
+    """The updates that can be rolled back after a step to some frontiers of inputs.
 
     Parameters
     ----------
     parts : sequence of Component
     state : State
-        Before the step.
+        The state before the step.
     upper : mapping of Node to Antichain
     others : bool
-        Whether there are other parts, which stay as they are.
+        Whether there are other parts, which do not change.
     """
     floors: dict[Node, Antichain] = dict(state.floors) if others else {}
     nodes: dict[Node, Antichain] = dict(state.lagging or {}) if others else {}
@@ -121,9 +121,10 @@ def kept(
         floor = least = meet_all(fed)
         lags = any(frontier != least for frontier in fed)
         if lags:
-            # One that is released bit by bit is kept once.
+            # A source that is released in several steps is kept once.
             sources = {
-                id(one.source): one.source for n in inputs for one in state.recent.get(n, ())
+                id(arrival.source): arrival.source
+                for node in inputs for arrival in state.recent.get(node, ())
             }
             if sum(source.rows or 0 for source in sources.values()) > KEPT_ROWS:
                 for frontier in fed:
@@ -141,13 +142,13 @@ def kept(
 
 
 def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:
-    """The state in which what can be taken back of some inputs has not been processed.
+    """The state without the updates of some inputs that can be rolled back.
 
     Parameters
     ----------
     state : State
     nodes : frozenset of Node
-        Inputs; those that have to do with them are taken back too.
+        Inputs; connected inputs are rolled back too.
     cut : callable
     """
     if state.graph is None or not nodes:
@@ -182,27 +183,27 @@ def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:
 
 
 def _released_again(arrival: Arrival) -> Arrival:
-    """An arrival that was released up to a time."""
+    """An arrival as it waited before its release up to a time."""
     if arrival.until is None:
         return arrival
     return replace(arrival, last=min(arrival.last, arrival.until - 1))
 
 
 def _downstream(graph: Graph, inputs: set[Input]) -> list[Node]:
-    """The nodes that some inputs reach, these too."""
-    found: set[Node] = set(inputs)
+    """The nodes downstream of some inputs, with the inputs."""
+    reached: set[Node] = set(inputs)
     order: list[Node] = []
     for item in graph.order:
-        around = item.inputs if isinstance(item, Node) else item.outside
-        if item in found or not found.isdisjoint(around):
-            reached = [item] if isinstance(item, Node) else item.nodes()
-            found.update(reached)
-            order += reached
+        sources = item.inputs if isinstance(item, Node) else item.outside
+        if item in reached or not reached.isdisjoint(sources):
+            nodes = [item] if isinstance(item, Node) else item.nodes()
+            reached.update(nodes)
+            order += nodes
     return order
 
 
 def _cut(trace: Trace, node: Node, at: int, cut: Cut) -> Trace:
-    """What a trace holds before a time."""
+    """The updates of a trace before a time."""
     upper = trace.lower.join(Antichain([at]))
     batches = []
     for batch in trace.batches:
@@ -212,20 +213,20 @@ def _cut(trace: Trace, node: Node, at: int, cut: Cut) -> Trace:
                 continue
             files = {
                 bucket: tuple(
-                    file for old in held if (file := cut(old, node, bucket, at)) is not None
+                    file for old in old_files if (file := cut(old, node, bucket, at)) is not None
                 )
-                for bucket, held in batch.files.items()
+                for bucket, old_files in batch.files.items()
             }
-            files = {bucket: held for bucket, held in files.items() if held}
+            files = {bucket: old_files for bucket, old_files in files.items() if old_files}
             batch = Batch(replace(interval, upper=upper), files)
         if batch.files:
             batches.append(batch)
-    # One that nobody has to look into holds nothing, up to where it was processed.
+    # The trace of a node without readers has no updates up to its frontier, so `since` moves back.
     return replace(trace, upper=upper, since=trace.since.meet(upper), batches=tuple(batches))
 
 
 def _before(feed: Feed, floor: Antichain) -> Feed | None:
-    """What of a feed lies before a time."""
+    """The updates of a feed before a time; None if there are none."""
     at = floor.bound
     if feed.until.precedes(floor) or at is None:
         return feed
@@ -234,29 +235,29 @@ def _before(feed: Feed, floor: Antichain) -> Feed | None:
     return replace(feed, upper=at if feed.upper is None else min(at, feed.upper), until=floor)
 
 
-def taken_back(state: State) -> list[Shown]:
-    """What was shown of updates that are taken back, with the other sign.
+def shown_retractions(state: State) -> list[Shown]:
+    """The retractions of outputs that consumers received from updates that are rolled back.
 
-    What is only passed on is shown as it comes, also beyond the frontier of where it is shown: so
-    it is taken back by its times, whether that frontier moves or not.
+    A node that only passes updates on shows them on arrival, also beyond its own frontier. So the
+    times of updates decide, whether the frontier of the node moves or not.
 
     Parameters
     ----------
     state : State
-        Before it is rewound.
+        The state before it is rewound.
     """
-    found = []
-    for one in state.shown:
-        table = _part(one.table, _start(state, one.node))
+    retractions = []
+    for update in state.shown:
+        table = _part(update.table, _start(state, update.node))
         if table.num_rows:
             place = table.column_names.index(DIFF)
             negative = table.set_column(place, DIFF, pc.negate_checked(table[DIFF]))
-            found.append(replace(one, table=negative))
-    return found
+            retractions.append(replace(update, table=negative))
+    return retractions
 
 
 def _start(state: State, node: Node) -> int | None:
-    """From when on what is made at a node is taken back, or None."""
+    """The time from which on the outputs of a node are rolled back, or None."""
     graph = state.graph
     for part in graph.connected if graph is not None and state.rewinds else ():
         if node in part.nodes and not state.rewinds.isdisjoint(part.nodes):
@@ -265,7 +266,7 @@ def _start(state: State, node: Node) -> int | None:
 
 
 def difference(schema: Schema, tables: list[pa.Table]) -> list[pa.Table]:
-    """Updates and others that take some of them back, as what remains."""
+    """The sum of updates and of retractions of some of them."""
     return [added_up(schema, pa.concat_tables(tables))]
 
 

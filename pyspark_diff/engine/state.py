@@ -1,8 +1,8 @@
-"""What a dataflow knows between two steps, and what one step reports.
+"""The state of a dataflow between two steps, and the report of one step.
 
-States are values: a step makes a new one, and until it has, the old one stands. To put the new one
-in the place of the old is all there is to a commit, since everything that belongs to it is in it:
-also how much of the inputs it has taken in, and what is to be shown of it.
+States are values: a step computes a new state, and the old state remains valid until then. The
+new state contains everything, also how much of the inputs it has processed, and the updates that
+consumers are to receive. So a commit only replaces the old state by the new one.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.times import Antichain, Coordinate, Time
 from pyspark_diff.trace.spine import Trace
 
-_Held = TypeVar("_Held")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Update rows that entered, and the greatest time in them.
+    """Update rows that arrived, and the greatest of their times.
 
     Parameters
     ----------
     source : UpdateRows
     last : int or tuple of int
-        Where times are structs, the least one that is no earlier than any of them.
-    taken : int or None
-        Rows before this time were released already.
+        If times are structs, the least time that is greater than or equal to all of them.
+    start : int or None
+        Earlier steps released the rows before this time.
     until : int or None
         Rows from this time on are not part of it.
     """
 
     source: UpdateRows
     last: Time
-    taken: int | None = None
+    start: int | None = None
     until: int | None = None
 
     def inside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which rows at some times are part of it."""
-        found = np.full(times.size, True)
-        if self.taken is not None:
-            found &= times >= self.taken
+        """A mask of the rows that are part of it, by their times."""
+        inside = np.full(times.size, True)
+        if self.start is not None:
+            inside &= times >= self.start
         if self.until is not None:
-            found &= times < self.until
-        return found
+            inside &= times < self.until
+        return inside
 
 
 @dataclass(eq=False)
 class Delivery:
-    """The updates of one step for one consumer, until it has been given them.
+    """The updates of one step for one consumer, until the consumer has received them.
 
     Parameters
     ----------
     node : Inspect
     tables : sequence of pyarrow.Table
     at : Coordinate
-        In a loop the iteration.
+        The iterations, in a loop.
     epoch : int
         The number of the step.
     """
@@ -76,23 +76,23 @@ class Delivery:
     tables: Sequence[pa.Table]
     at: Coordinate
     epoch: int
-    #: Calls that have returned, and whether all have.
-    given: int = 0
+    #: The number of calls that have returned, and whether all calls have.
+    calls_done: int = 0
     done: bool = False
 
     def give(self, time: str, diff: str) -> None:
-        """Make the calls that have not been made; one that raised is made again."""
+        """Make the remaining calls; a call that raised an error is repeated."""
         calls = self.node.calls(self.tables, time, diff, self.at)
-        for arguments in islice(calls, self.given, None):
+        for arguments in islice(calls, self.calls_done, None):
             self.node.show(*arguments)
-            self.given += 1
+            self.calls_done += 1
         self.done = True
         self.tables = ()
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Updates that a consumer has been given at times that are not complete everywhere.
+    """Updates that a consumer received at times that are not complete everywhere.
 
     Parameters
     ----------
@@ -108,20 +108,20 @@ class Shown:
 
 @dataclass(eq=False)
 class SinkChanges:
-    """The changes of a collection that one sink is given together.
+    """The changes of a collection that one sink receives together.
 
     Parameters
     ----------
     node : Node
-        The arrangement that holds them.
+        The arrangement with the changes.
     epoch : int
         The number of the step.
     lower : Antichain or None
-        Where they begin; None if with the collection.
+        The first frontier of the changes; None for the whole collection.
     upper : Antichain
-        Up to where they go.
+        The last frontier of the changes.
     done : bool
-        Whether the sink has them.
+        Whether the sink has received them.
     """
 
     node: Node
@@ -133,56 +133,57 @@ class SinkChanges:
 
 @dataclass(frozen=True)
 class State:
-    """Everything a dataflow knows between two steps.
+    """The state of a dataflow between two steps.
 
     Parameters
     ----------
     frontiers : mapping of Node to Antichain
-        Up to where each node is processed.
+        The frontier up to which each node is processed.
     traces : mapping of Node to Trace
         Arrangements of keyed nodes.
     pending : mapping of Node to tuple of Feed
-        Updates that reached a keyed node before its frontier may pass them.
+        Updates that reached a keyed node before its frontier could pass them.
     waiting : mapping of Node to tuple of Arrival
         Flushed updates of inputs that are not released completely.
-    taken : mapping of Node to int
-        How many arrivals of each input have been taken in since the beginning.
+    arrival_counts : mapping of Node to int
+        The number of arrivals of each input since the beginning.
     outbox : tuple of Delivery
-        What consumers are to be given, in order. Those that are done have no meaning.
+        Deliveries to consumers, in order. Finished deliveries have no meaning.
     epoch : int
-        How many steps led here.
+        The number of steps before this state.
     report : Report
-        What the last of them did.
-    given : frozenset of Node
-        Inputs of which updates have been processed.
+        The report of the last step.
+    fed : frozenset of Node
+        Inputs with processed updates.
     graph : Graph or None
-        What the last step ran; None before the first.
+        The graph of the last step; None before the first step.
     floors : mapping of Node to Antichain
-        From when on the updates of each input can be taken back: see `pyspark_diff.engine.rewind`.
+        The frontier from which on the updates of each input can be rolled back: see
+        `pyspark_diff.engine.rewind`.
     recent : mapping of Node to tuple of Arrival
-        Those that were released, and wait somewhere for another input.
+        Released arrivals that wait at some operator for another input.
     lagging : mapping of Node to Antichain, or None
-        The same of each node that has to do with inputs that lag behind each other; None where that
-        is not known.
+        The floor of each node that is connected to inputs at different frontiers; None if it is
+        not known.
     shown : tuple of Shown
-        What was made of them and shown.
+        Outputs of recent arrivals that consumers have received.
     rewinds : frozenset of Node
-        Inputs of which some were discarded, so that the next step does without them.
+        Inputs with discarded updates, which the next step rolls back.
     offsets : mapping of str to object
-        By the names of inputs how far their sources were read.
+        The position of each source, by the name of its input.
     given_to : mapping of str to SinkChanges
-        By the names of sinks what they were given last, or are to be given.
+        The last or next changes of each sink, by its name.
     """
 
     frontiers: Mapping[Node, Antichain]
     traces: Mapping[Node, Trace]
     pending: Mapping[Node, tuple[Feed, ...]]
     waiting: Mapping[Node, tuple[Arrival, ...]]
-    taken: Mapping[Node, int] = field(default_factory=dict)
+    arrival_counts: Mapping[Node, int] = field(default_factory=dict)
     outbox: tuple[Delivery, ...] = ()
     epoch: int = 0
     report: Report = field(default_factory=lambda: Report())
-    given: frozenset[Node] = frozenset()
+    fed: frozenset[Node] = frozenset()
     graph: Graph | None = None
     floors: Mapping[Node, Antichain] = field(default_factory=dict)
     recent: Mapping[Node, tuple[Arrival, ...]] = field(default_factory=dict)
@@ -193,47 +194,49 @@ class State:
     lagging: Mapping[Node, Antichain] | None = None
 
     def paths(
-        self, nodes: Iterable[Node] | None = None, beside: State | None = None
+        self, nodes: Iterable[Node] | None = None, other: State | None = None
     ) -> set[str]:
-        """Files that the state needs, or that some nodes need; beside another state without those
-        of batches of the same nodes that both have."""
+        """Files that the state needs, or that some nodes need.
 
-        def of(held: Mapping[Node, _Held]) -> Iterable[_Held]:
-            return held.values() if nodes is None else [held[n] for n in nodes if n in held]
+        With another state, the files of batches that both states have at a node are left out.
+        """
 
-        found: set[str] = set()
-        if beside is None:
-            for trace in of(self._traces):
-                found.update(*[batch.paths for batch in trace.batches])
+        def chosen(values: Mapping[Node, _Value]) -> Iterable[_Value]:
+            return values.values() if nodes is None else [values[n] for n in nodes if n in values]
+
+        paths: set[str] = set()
+        if other is None:
+            for trace in chosen(self._traces):
+                paths.update(*[batch.paths for batch in trace.batches])
         else:
-            others = beside._traces
+            others = other._traces
             for node in self._traces if nodes is None else nodes:
-                held, other = self._traces.get(node), others.get(node)
-                known = () if other is None else set(map(id, other.batches))
-                for batch in () if held is None else held.batches:
+                ours, theirs = self._traces.get(node), others.get(node)
+                known = () if theirs is None else set(map(id, theirs.batches))
+                for batch in () if ours is None else ours.batches:
                     if id(batch) not in known:
-                        found.update(batch.paths)
-        for feeds in of(self.pending):
-            found.update(path for feed in feeds for path in feed.source.paths)
-        for arrivals in (*of(self.waiting), *of(self.recent)):
-            found.update(path for arrival in arrivals for path in arrival.source.paths)
-        return found
+                        paths.update(batch.paths)
+        for feeds in chosen(self.pending):
+            paths.update(path for feed in feeds for path in feed.source.paths)
+        for arrivals in (*chosen(self.waiting), *chosen(self.recent)):
+            paths.update(path for arrival in arrivals for path in arrival.source.paths)
+        return paths
 
     @property
     def _traces(self) -> Mapping[Node, Trace]:
-        """To bring a trace forward changes no file of it."""
-        return self.traces.held if isinstance(self.traces, Traces) else self.traces
+        """The traces by node; moving a trace forward changes none of its files."""
+        return self.traces.stored if isinstance(self.traces, Traces) else self.traces
 
     @property
     def handed_over(self) -> bool:
-        """Whether consumers and sinks have been given all that there is for them."""
+        """Whether consumers and sinks have received everything."""
         return all(delivery.done for delivery in self.outbox) and all(
-            given.done for given in self.given_to.values()
+            changes.done for changes in self.given_to.values()
         )
 
 
 class IterationReport(NamedTuple):
-    """One iteration of a loop in a step: which, how many updates went round, and its seconds."""
+    """One iteration of a loop in a step: its coordinate, its feedback updates, and its seconds."""
 
     loop: str
     iteration: Coordinate
@@ -241,7 +244,7 @@ class IterationReport(NamedTuple):
     seconds: float
 
 
-#: Told of each iteration when it is over.
+#: Receives a report after each iteration.
 Watch = Callable[[IterationReport], object]
 
 
@@ -254,23 +257,22 @@ class Report:
     rows_in : int
         Update rows that reached keyed operators.
     rows_read : int
-        Rows of older batches that were read for them.
+        Rows of older batches that operators read for these.
     rows_out : int
-        Update rows that keyed operators gave.
+        Update rows that keyed operators emitted.
     rows_merged : int
         Rows of batches that were merged.
     spark_runs, local_runs : int
-        How many operators ran as Spark jobs, and how many on the driver.
+        Numbers of operators that ran as Spark jobs, and on the driver.
     seconds : float
         Wall time.
     iterations : list of IterationReport
         The iterations of loops, in the order in which they ran.
     fallbacks : Counter of Fallback
-        The number of times that a fast path left its work to a slower one, by operator, path and
-        reason: in the step, and in the reading and feeding before it.
+        The number of times that a fast path fell back to a slower one, by operator, path and
+        reason: in the step, and in the reads and feeds before it.
     costs : Costs
-        The same by operator. Where a loop was begun on numbers alone and could not be finished so,
-        both runs count.
+        The same by operator. If a loop began on numbers and fell back, both runs count.
     """
 
     rows_in: int = 0
@@ -287,7 +289,7 @@ class Report:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How steps are run.
+    """The parameters of steps.
 
     Parameters
     ----------
@@ -296,20 +298,20 @@ class StepSettings:
     runner : str
         ``"auto"``, ``"spark"`` or ``"local"``.
     local_rows : int
-        Up to this many update rows an operator runs on the driver, under ``"auto"``.
+        Under ``"auto"``, operators with at most this many update rows run on the driver.
     piece_rows : int
-        So many rows an operator holds at once, in a task or on the driver.
+        The number of rows that an operator keeps in memory, in a task or on the driver.
     keep_history : bool
         Whether arrangements that are read keep all times, or only the latest complete one.
     holds : mapping of Node to Antichain
-        Arrangements whose history is held, and the frontier from which on.
+        Arrangements with a read hold on their history, and the frontier of the hold.
     lasting : bool
-        Whether a state is to outlive the process: then nothing in it is left to be evaluated.
+        Whether a state must outlive the process, so that it may contain no lazy rows.
     open : bool
-        Whether times are structs, frontiers antichains of them, and so updates may still come at
-        first fields that earlier steps have processed.
-    held : mapping of Node to Antichain
-        Of the holds, those of users.
+        Whether times are structs, and frontiers antichains of structs. Updates may then still
+        arrive at first fields that earlier steps have processed.
+    user_holds : mapping of Node to Antichain
+        The holds that belong to users.
     """
 
     buckets: int
@@ -320,8 +322,8 @@ class StepSettings:
     holds: Mapping[Node, Antichain] = field(default_factory=dict)
     lasting: bool = False
     open: bool = False
-    held: Mapping[Node, Antichain] = field(default_factory=dict)
+    user_holds: Mapping[Node, Antichain] = field(default_factory=dict)
 
     def few(self, rows: float) -> bool:
-        """Whether so many rows are for the driver."""
+        """Whether the driver processes this number of rows."""
         return self.runner == "local" or (self.runner == "auto" and rows <= self.local_rows)

@@ -100,14 +100,14 @@ class Step:
             for part in context.parts for node in part.arranged if node in context.traces
         })
         old = context.state
-        new = {node: old.taken.get(node, 0) + len(new) for node, new in arrivals.items()}
-        taken = {**old.taken, **new}
+        new = {node: old.arrival_counts.get(node, 0) + len(new) for node, new in arrivals.items()}
+        taken = {**old.arrival_counts, **new}
         context.report.seconds = time.perf_counter() - started
         return State(
             context.frontiers, context.traces, context.pending, self._waiting, taken,
             tuple(outbox), old.epoch + 1, context.report, frozenset(context.fed),
-            context.graph, context.kept.floors, self._recent,
-            context.kept.shown(self._before, self._shown), lagging=context.kept.nodes,
+            context.graph, context.rewindable.floors, self._recent,
+            context.rewindable.shown(self._before, self._shown), lagging=context.rewindable.nodes,
         )
 
     def process(
@@ -166,7 +166,7 @@ class Step:
             began = time.perf_counter()
             tables = context.evaluation.tables(inspect, feeds)
             feeds = ()
-            if inspect in context.kept.nodes:
+            if inspect in context.rewindable.nodes:
                 self._shown += [Shown(inspect, at, table) for table in tables]
             if (inspect, at) in unshown:
                 tables = difference(inspect.schema, [*tables, *unshown.pop((inspect, at))])
@@ -183,7 +183,7 @@ class Step:
         rest: list[Arrival] = []
         released: list[Arrival] = []
         context.frontiers[node] = upper
-        floor = context.kept.nodes.get(node)
+        floor = context.rewindable.nodes.get(node)
         ahead = floor is not None and not upper.precedes(floor)
         for arrival in (*self._waiting.get(node, ()), *arrivals):
             source = arrival.source.as_listed()
@@ -207,18 +207,18 @@ class Step:
                 source = context.evaluation.materialised(source)
             bound = arrival.until if whole else upper.bound
             read = source.only(context.graph.wanted[node])
-            feeds.append(Feed(read, (), arrival.taken, bound, until=upper))
+            feeds.append(Feed(read, (), arrival.start, bound, until=upper))
             last = arrival.last if whole or bound is None else bound - 1
-            released.append(Arrival(source, last, arrival.taken, bound))
+            released.append(Arrival(source, last, arrival.start, bound))
             if not whole:
-                rest.append(Arrival(source, arrival.last, taken=upper.bound))
+                rest.append(Arrival(source, arrival.last, start=upper.bound))
         if isinstance(node, ChangesInput):
             feeds = self._cleared(node, feeds)
         context.emitted[node] = tuple(feeds)
         if feeds:
             context.fed.add(node)
         self._waiting[node] = tuple(rest)
-        self._recent[node] = context.kept.recent(
+        self._recent[node] = context.rewindable.recent(
             node, self._recent.get(node, ()), tuple(released), upper
         )
 

@@ -24,52 +24,52 @@ class Traces(MutableMapping[Node, Trace]):
 
     Parameters
     ----------
-    held : dict of Node to Trace
+    stored : dict of Node to Trace
         The traces at their last read.
     resting : dict of Node to Forward
         The moves that bring resting traces forward to the last step.
     """
 
     def __init__(
-        self, held: dict[Node, Trace] | None = None, resting: dict[Node, Forward] | None = None
+        self, stored: dict[Node, Trace] | None = None, resting: dict[Node, Forward] | None = None
     ):
-        self.held = {} if held is None else held
+        self.stored = {} if stored is None else stored
         self._resting = {} if resting is None else resting
 
     def __getitem__(self, node: Node) -> Trace:
         # The order matters for concurrent readers: a thread stores the moved trace before it
         # removes the move.
         forward = self._resting.get(node)
-        trace = self.held[node]
+        trace = self.stored[node]
         if forward is not None:
-            self.held[node] = trace = forward(node, trace)
+            self.stored[node] = trace = forward(node, trace)
             self._resting.pop(node, None)
         return trace
 
     def __setitem__(self, node: Node, trace: Trace) -> None:
-        self.held[node] = trace
+        self.stored[node] = trace
         self._resting.pop(node, None)
 
     def __delitem__(self, node: Node) -> None:
-        del self.held[node]
+        del self.stored[node]
         self._resting.pop(node, None)
 
     def __contains__(self, node: object) -> bool:
-        return node in self.held
+        return node in self.stored
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self.held)
+        return iter(self.stored)
 
     def __len__(self) -> int:
-        return len(self.held)
+        return len(self.stored)
 
     def copy(self) -> Traces:
         """A mutable copy."""
         resting = dict(self._resting)  # first, so that a concurrent move happens twice, not never
-        return Traces(dict(self.held), resting)
+        return Traces(dict(self.stored), resting)
 
     def rest(self, nodes: Iterable[Node], forward: Forward) -> None:
         """Note that some nodes have no new updates."""
         for node in nodes:
-            if node in self.held:
+            if node in self.stored:
                 self._resting[node] = forward
