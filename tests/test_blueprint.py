@@ -747,27 +747,27 @@ CHANGES = {
     "others": (kept, summed(), 1, 1, ["'sums' is new", "'rows' is no longer in the program"]),
     "function": (
         all_of(kept, first_value(1)), all_of(kept, first_value(2)), 1, 1,
-        ["reduce(k int, m int) changed: its function differs", "'reduced' is made anew"],
+        ["reduce(k int, m int) changed: its function differs", "'reduced' is rebuilt"],
     ),
     "function of one of two": (
         all_of(kept, first_value(1), first_value(1, "again")),
         all_of(kept, first_value(1), first_value(2, "again")), 1, 1,
-        ["reduce(k int, m int) changed: its function differs", "'again' is made anew"],
+        ["reduce(k int, m int) changed: its function differs", "'again' is rebuilt"],
     ),
     "one of two": (
         all_of(first_value(1), first_value(1, "again")), first_value(1, "again"), 0, 1, None,
     ),
     "aggregate": (
         all_of(kept, summed()), all_of(kept, summed(column="w")), 1, 1,
-        ["changed: its", "'sums' is made anew"],
+        ["changed: its", "'sums' is rebuilt"],
     ),
     "loop": (
         all_of(kept, looped(3)), all_of(kept, looped(4)), 1, 1,
-        ["where(k int) changed: its condition differs", "'reached' is made anew"],
+        ["where(k int) changed: its condition differs", "'reached' is rebuilt"],
     ),
     "limit": (
         all_of(kept, looped(3)), all_of(kept, looped(3, 6)), 1, 1,
-        ["variable(k int) changed: its max_iterations differs", "'reached' is made anew"],
+        ["variable(k int) changed: its max_iterations differs", "'reached' is rebuilt"],
     ),
     "same loop": (all_of(looped(3), kept), all_of(kept, looped(3)), 0, 0, []),
     "unlike": (all_of(kept, other_rows, summed()), all_of(kept, looped(3), joined), 2, 2, None),

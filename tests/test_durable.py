@@ -165,7 +165,7 @@ def test_a_changed_program_is_refused_in_words(spark, store):
     with pytest.raises(ProgramChangedError, match="Nothing has been done") as told:
         opened(store, changed, spark)
     message = str(told.value)
-    assert "kept collection 'revenue' is made anew" in message
+    assert "kept collection 'revenue' is rebuilt" in message
     # It cannot be filled, so that only the remedy that works is named.
     assert "on_change='rebuild'" in message and "on_change='extend'" not in message
     assert message.endswith("again from the beginning: 'orders'")
@@ -184,7 +184,7 @@ def test_a_changed_condition_is_named_with_its_collection(spark, store):
     with pytest.raises(ProgramChangedError) as told:
         opened(store, lambda flow: program(flow, 7), spark)
     for part in (
-        "changed: its condition differs; kept collection 'large' is made anew",
+        "changed: its condition differs; kept collection 'large' is rebuilt",
         "on_change='extend'", "reads at most 2 rows",
     ):
         assert part in str(told.value)

@@ -1,15 +1,15 @@
-"""Blueprints: a graph that has run, written down so that another process can run it on.
+"""Blueprints: the stored form of a graph that has run, for its continuation by another process.
 
-For a graph ``g`` over written nodes with fingerprints ``p``, and a program ``w`` written anew::
+For a graph ``g`` over written nodes with fingerprints ``p``, and a new copy ``w`` of the program::
 
     rebuilt(blueprint(g, p), w, fingerprints(w)).graph  =  g over the nodes of w
 
-node by node: in the form in which it ran, with the columns that it kept, shared by whoever shared
-it. Of a program that has changed, all is rebuilt that does the same to the same; the rest is new,
-and `pyspark_diff.engine.growth` gives it its past from what is kept.
+node by node, with equal forms, equal stored columns, and the same sharing. If the program has
+changed, nodes with equal fingerprints are rebuilt, and all others are new:
+`pyspark_diff.engine.growth` backfills them from kept collections.
 
-A blueprint is JSON, and comes from a file: nothing in it is believed. It names forms out of a table
-and nodes by number, no classes and no code (`pyspark_diff.engine.plan`), and what does not fit
+A blueprint is JSON from a file, and is not trusted. It contains names of forms and numbers of
+nodes, no classes and no code (`pyspark_diff.engine.plan`). A blueprint with parts that do not fit
 together is refused.
 """
 
@@ -64,26 +64,26 @@ from pyspark_diff.operators.node import (
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A graph that has run, over the nodes of a program that was written anew.
+    """A graph that has run, over the nodes of a new copy of the program.
 
     Parameters
     ----------
     graph : Graph or None
-        None if nothing is left of it. Where `added` is empty it is what runs; else it is what has
-        run, and `pyspark_diff.engine.growth.grown` makes of it what runs.
+        None if no node remains. Without `added` sinks it is complete; else
+        `pyspark_diff.engine.growth.grown` adds the new nodes.
     nodes : mapping of int to Node
-        What is rebuilt, by its number in the blueprint.
-    kept, dropped : tuple of str
-        Collections that go on, and those that the program has no more, in words.
+        The rebuilt nodes, by their numbers in the blueprint.
+    continued, dropped : tuple of str
+        Names of collections that continue, and of collections that the program no longer has.
     added : tuple of Node
-        Written sinks that are new.
+        New written sinks.
     reasons : tuple of str
-        What differs, in words.
+        The differences, as text.
     """
 
     graph: Graph | None
     nodes: Mapping[int, Node]
-    kept: tuple[str, ...] = ()
+    continued: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     added: tuple[Node, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -94,15 +94,15 @@ def blueprint(
     prints: Mapping[Node, Fingerprint],
     names: Mapping[Node, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """A graph that has run, as JSON.
+    """The blueprint of a graph that has run, as JSON.
 
     Parameters
     ----------
     graph : Graph
     prints : mapping of Node to Fingerprint
-        Of all written nodes that it comes from.
+        The fingerprints of all written nodes of the graph.
     names : mapping of Node to str, optional
-        What users call written nodes, for messages.
+        Names of written nodes in messages.
     """
     numbers = graph.program.numbers
     written = list(dict.fromkeys([
@@ -146,10 +146,10 @@ def blueprint(
 def _record(
     graph: Graph, node: Node, places: Mapping[Node, int], loops: Mapping[LoopScope, int]
 ) -> dict[str, Any]:
-    """What is written down of a node that has run."""
+    """The record of a node that has run."""
     form, origins = _form(node, graph.origins[node])
     wanted = graph.wanted[node]
-    found = {
+    record = {
         "form": form,
         "from": [places[origin] for origin in origins],
         "inputs": [graph.program.numbers[source] for source in node.inputs],
@@ -160,17 +160,17 @@ def _record(
         "wanted": [name for name in node.schema.names if name in wanted],
         "key": None,
         "stored": None,
-        # Whoever misses the written node can make it all the same.
+        # A plain arrangement can be rebuilt without its written node.
         "plain": isinstance(node, Keyed) and node.plain,
     }
     if isinstance(node, Arranged):
-        found["key"] = list(node.key)
-        found["stored"] = list(node.stored(wanted)) if node.keeps else None
-    return found
+        record["key"] = list(node.key)
+        record["stored"] = list(node.stored(wanted)) if node.keeps else None
+    return record
 
 
 def _form(node: Node, origins: Sequence[Node]) -> tuple[str, list[Node]]:
-    """The form of a node that has run, and the written nodes that it has this form of."""
+    """The form of a node that has run, and the written nodes with this form."""
     if isinstance(node, Enter):
         return ENTER, []
     if isinstance(node, Shared):
@@ -178,30 +178,30 @@ def _form(node: Node, origins: Sequence[Node]) -> tuple[str, list[Node]]:
     if isinstance(node, Imported):
         return IMPORT, []
     for form in FROM_WRITTEN:
-        found = [origin for origin in origins if _is_form(form, node, origin)]
-        if found:
-            return form, found
+        matching = [origin for origin in origins if _is_form(form, node, origin)]
+        if matching:
+            return form, matching
     if not (isinstance(node, Keyed) and node.plain):
-        raise ValueError(f"{node!r} comes from nothing that was written")
+        raise ValueError(f"{node!r} has no written node")
     return ARRANGEMENT, []
 
 
 def _is_form(form: str, node: Node, origin: Node) -> bool:
-    """Whether a node is a written one in some form."""
+    """Whether a node is a written node in some form."""
     if form in (OVER, OVER_ARRANGED):
         if not isinstance(node, Reader) or not isinstance(origin, Keyed) or origin.kernel is None:
             return False
         over = over_arrangement(origin, node.arranged[0], arranged=form == OVER_ARRANGED)
-        return _alike(node, over)
+        return _is_equivalent(node, over)
     if form == ARRANGED:
         if not isinstance(origin, Reader):
             return False
         origin = origin.with_arranged_output()
-    return _alike(node, origin)
+    return _is_equivalent(node, origin)
 
 
-def _alike(node: Node, other: Node) -> bool:
-    """Whether two nodes do the same, whatever they are called, and whatever to."""
+def _is_equivalent(node: Node, other: Node) -> bool:
+    """Whether two nodes have equal functions; their names and inputs may differ."""
     if type(node) is not type(other) or node.schema.struct != other.schema.struct:
         return False
     if node.loop is not other.loop:
@@ -227,66 +227,66 @@ def _alike(node: Node, other: Node) -> bool:
 
 
 def rebuilt(
-    found: object,
+    described: object,
     written: Program,
     prints: Mapping[Node, Fingerprint],
     names: Mapping[Node, str] = MappingProxyType({}),
 ) -> Rebuilt:
-    """What has run, over the nodes of a program that was written anew.
+    """A graph that has run, over the nodes of a new copy of the program.
 
     Parameters
     ----------
-    found : mapping
+    described : mapping
         The blueprint.
     written : Program
-        As it is written.
+        The program before its lowering.
     prints : mapping of Node to Fingerprint
-        Of its nodes.
+        The fingerprints of its nodes.
     names : mapping of Node to str, optional
-        What users call written nodes, for messages.
+        Names of written nodes in messages.
 
     Raises
     ------
     StorageError
-        If the blueprint is none, or its parts do not fit together.
+        If the value is no blueprint, or its parts do not fit together.
     """
-    plan = plan_of(found)
+    plan = plan_of(described)
     pairs = _paired(plan, written, prints)
     nodes = _Builder(plan, pairs).nodes()
     sinks = _sinks(plan, pairs, nodes, written)
     run = _upstream(plan, nodes, sinks.values())
     lowered: dict[Node, Node] = {}
-    for there in (run, nodes):  # where several do the same, the one that runs
+    for there in (run, nodes):  # among equal nodes, the node that runs comes first
         for place, node in pairs.items():
             number = plan.written[place].runs
             if number in there:
                 lowered.setdefault(node, there[number])
     added = tuple(sink for sink in written.sinks if sink not in sinks)
     changes = Changes(plan, pairs, written, prints, names)
-    kept = tuple(number for number in plan.sinks if number in sinks.values())
-    told = (
-        tuple(map(changes.called, kept)),
-        tuple(changes.called(number) for number in plan.sinks if number not in kept),
+    continued = tuple(number for number in plan.sinks if number in sinks.values())
+    summary = (
+        tuple(map(changes.called, continued)),
+        tuple(changes.called(number) for number in plan.sinks if number not in continued),
         added,
-        changes.reasons(kept, added),
+        changes.reasons(continued, added),
     )
     nodes = nodes if added else run
     if not nodes:
-        return Rebuilt(None, {}, *told)
-    return Rebuilt(_graph(plan, pairs, nodes, kept, lowered), nodes, *told)
+        return Rebuilt(None, {}, *summary)
+    return Rebuilt(_graph(plan, pairs, nodes, continued, lowered), nodes, *summary)
 
 
 def _sinks(
     plan: BlueprintContent, pairs: Mapping[int, Node], nodes: Mapping[int, Node], written: Program
 ) -> dict[Node, int]:
-    """For each written sink that goes on the number of the one that runs for it."""
+    """The number of the running node of each written sink that continues."""
     asked = frozenset(written.sinks)
-    found: dict[Node, int] = {}
+    sinks: dict[Node, int] = {}
     for place, node in pairs.items():
         number = plan.written[place].runs
         if node in asked and number in plan.sinks and number in nodes:
-            found.setdefault(node, number)
-    return found
+            sinks.setdefault(node, number)
+    return sinks
 
 
 def _graph(
@@ -296,7 +296,7 @@ def _graph(
     sinks: Sequence[int],
     lowered: Mapping[Node, Node],
 ) -> Graph:
-    """The graph of the nodes that were rebuilt."""
+    """The graph of the rebuilt nodes."""
     results: dict[Variable, Node] = {}
     for number, result in plan.results.items():
         if number in nodes:
@@ -308,14 +308,14 @@ def _graph(
     )
     wanted = {node: frozenset(plan.nodes[number].wanted) for number, node in nodes.items()}
     if wanted_of(program, wanted) != wanted:
-        damaged("some nodes do not give the columns that others are made of")
+        damaged("some nodes lack columns that their readers need")
     for number, node in nodes.items():
         stored = plan.nodes[number].stored
         if isinstance(node, Arranged) and node.keeps:
             if node.stored(wanted[node]) != stored:
-                damaged(f"node {number} keeps other columns than it has")
+                damaged(f"the stored columns of node {number} differ from its columns")
         elif stored is not None:
-            damaged(f"node {number} keeps nothing")
+            damaged(f"node {number} stores columns without an arrangement")
     origins = {
         node: tuple(dict.fromkeys(
             pairs[place] for place in plan.nodes[number].origins if place in pairs
@@ -329,112 +329,113 @@ def _graph(
 def _upstream(
     plan: BlueprintContent, nodes: Mapping[int, Node], sinks: Iterable[int]
 ) -> dict[int, Node]:
-    """The nodes that some sinks are made of."""
-    stack, seen = list(sinks), set[int]()
+    """The nodes upstream of some sinks, with the sinks."""
+    stack, visited = list(sinks), set[int]()
     while stack:
         number = stack.pop()
-        if number not in seen:
-            seen.add(number)
+        if number not in visited:
+            visited.add(number)
             stack.extend(plan.nodes[number].inputs)
             if number in plan.results:
                 stack.append(plan.results[number])
-    return {number: nodes[number] for number in sorted(seen)}
+    return {number: nodes[number] for number in sorted(visited)}
 
 
 def _paired(
     plan: BlueprintContent, written: Program, prints: Mapping[Node, Fingerprint]
 ) -> dict[int, Node]:
-    """For each node as it was written that there is again the one that does the same.
+    """The new node of each written node of the blueprint with an equal fingerprint.
 
-    Where several do the same, they are taken in order; and all of a loop from one loop.
+    Equal nodes are paired in order, and all nodes of a loop with nodes of one loop.
     """
-    alike: dict[str, list[Node]] = {}
+    candidates: dict[str, list[Node]] = {}
     for node in written.nodes:
-        alike.setdefault(prints[node].digest, []).append(node)
+        candidates.setdefault(prints[node].digest, []).append(node)
     loops: dict[int, LoopScope] = {}
     used: set[Node] = set()
-    found: dict[int, Node] = {}
-    for place, one in enumerate(plan.written):
+    nodes: dict[int, Node] = {}
+    for place, record in enumerate(plan.written):
         fits = []
-        for node in alike.get(one.fingerprint, ()):
-            around = _around(plan, one.loop, node.loop)
-            if around is not None and all(
+        for node in candidates.get(record.fingerprint, ()):
+            loops_around = _loops_around(plan, record.loop, node.loop)
+            if loops_around is not None and all(
                 loops[old] is new if old in loops else new not in loops.values()
-                for old, new in around
+                for old, new in loops_around
             ):
-                fits.append((node, around))
+                fits.append((node, loops_around))
         if fits:
-            node, around = next((fit for fit in fits if fit[0] not in used), fits[0])
+            node, loops_around = next((fit for fit in fits if fit[0] not in used), fits[0])
             used.add(node)
-            loops.update(around)
-            found[place] = node
-    return found
+            loops.update(loops_around)
+            nodes[place] = node
+    return nodes
 
 
-def _around(
+def _loops_around(
     plan: BlueprintContent, old: int | None, new: LoopScope | None
 ) -> list[tuple[int, LoopScope]] | None:
-    """The loops around a node of before, with those around one of now; None if they differ."""
-    found = []
+    """The loops around an old node, paired with the loops around a new node; None if they differ.
+    """
+    pairs = []
     while old is not None and new is not None:
         there = plan.loops[old]
         if (there.max_iterations, there.stops) != (new.max_iterations, new.stops):
             return None
-        found.append((old, new))
+        pairs.append((old, new))
         old, new = there.parent, new.parent
-    return found if old is None and new is None else None
+    return pairs if old is None and new is None else None
 
 
 class _Builder:
-    """Makes the nodes of a plan over others. It holds state: what it has made."""
+    """Builds the nodes of a blueprint over the nodes of a program. It holds state: its nodes."""
 
     def __init__(self, plan: BlueprintContent, pairs: Mapping[int, Node]):
         self._plan, self._pairs = plan, pairs
-        self._made: dict[int, Node] = {}
+        self._nodes: dict[int, Node] = {}
         self._loops: dict[int, LoopScope] = {}
         for place, node in pairs.items():
-            around = _around(plan, plan.written[place].loop, node.loop)
-            self._loops.update(around or ())
+            pairs_around = _loops_around(plan, plan.written[place].loop, node.loop)
+            self._loops.update(pairs_around or ())
 
     def nodes(self) -> dict[int, Node]:
-        """All nodes that can be made, by their numbers."""
+        """All nodes that can be built, by their numbers."""
         used: set[Node] = set()
         for number, record in enumerate(self._plan.nodes):
-            if all(source in self._made for source in record.inputs):
+            if all(source in self._nodes for source in record.inputs):
                 node = self._node(number, record)
                 if node is not None:
-                    # What is written once may run more than once, in states of their own.
+                    # One written node may run as several nodes, each with its own state.
                     node = copy(node) if node in used else node
                     used.add(node)
-                    self._made[number] = node
-        for number, node in self._made.items():
+                    self._nodes[number] = node
+        for number, node in self._nodes.items():
             self._check_round(number, node)
         return self._whole()
 
     def _check_round(self, number: int, node: Node) -> None:
-        """What goes round to a variable, and to nothing else."""
-        result = self._made.get(self._plan.results.get(number, -1))
+        """Check that a variable, and no other node, has a feedback of its types."""
+        result = self._nodes.get(self._plan.results.get(number, -1))
         if isinstance(node, Variable) != (number in self._plan.results):
-            damaged(f"node {number} does not go round")
+            damaged(f"node {number} has no feedback, or is no variable")
         if result is not None and (result.loop is None or not node.schema.same_types(
                 result.schema)):
-            damaged(f"node {number} cannot go round as {self._plan.results[number]}")
+            damaged(f"node {self._plan.results[number]} is no feedback of node {number}")
 
     def _whole(self) -> dict[int, Node]:
-        """What was made, without what misses something that it is made of."""
-        left = self._made
+        """The nodes whose inputs and feedback are all built."""
+        left = self._nodes
         while True:
-            found = {
+            complete = {
                 number: node for number, node in left.items()
                 if all(source in left for source in self._plan.nodes[number].inputs)
                 and (not isinstance(node, Variable) or self._plan.results.get(number) in left)
             }
-            if len(found) == len(left):
-                return found
-            left = found
+            if len(complete) == len(left):
+                return complete
+            left = complete
 
     def _node(self, number: int, record: NodeRecord) -> Node | None:
-        inputs = [self._made[source] for source in record.inputs]
+        inputs = [self._nodes[source] for source in record.inputs]
         loop = None if record.loop is None else self._loops.get(record.loop)
         if record.loop is not None and loop is None:
             return None
@@ -485,7 +486,7 @@ class _Builder:
         over = form in (OVER, OVER_ARRANGED)
         for source, expected in zip(inputs, origin.inputs):
             if not source.schema.same_types(expected.schema):
-                damaged(f"node {number} is made of other columns")
+                damaged(f"the inputs of node {number} have other columns")
             if isinstance(origin, Reader) or over:
                 key = expected.key if isinstance(expected, Arranged) and not over else None
                 key = origin.key if isinstance(origin, Arranged) and over else key

@@ -1,7 +1,7 @@
-"""What differs between a program that has run and one that was written anew, in words.
+"""The differences between a program that has run and a new version of it, as text.
 
-What a node does is compared part by part, by its fingerprint. A node that does the same to
-something else has not changed: what that is made of has, and is named instead.
+Fingerprints of nodes are compared part by part. A node with equal parts and other inputs has not
+changed: the changed node is upstream, and is reported instead.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyspark_diff.engine.program import Program
 from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.node import Constant, Input, Keyed, Node
 
-#: Parts of nodes that are many.
+#: Names of parts in the plural.
 _PLURAL = frozenset({"aggregates", "columns", "expressions", "names", "rows", "settings", "sums"})
-#: How collections begin that users keep.
+#: The first words of the label of a collection that a user keeps.
 _KEPT = "kept collection"
 
 
 class Changes:
-    """What differs between a plan and a program, in words."""
+    """The differences between a blueprint and a program, as text."""
 
     def __init__(
         self, plan: BlueprintContent, pairs: Mapping[int, Node], written: Program,
@@ -33,80 +33,80 @@ class Changes:
         self._prints, self._names = prints, names
 
     def called(self, number: int) -> str:
-        """What users know a node by that is run for its own sake."""
-        of = [one for one in self._plan.written if one.runs == number]
-        for one in of:
-            if one.name is not None:
-                return _named(one.name)
-        return next((one.told for one in of if one.told.startswith(_KEPT)),
-                    of[0].told if of else self._plan.nodes[number].kind)
+        """The name of a sink for users."""
+        records = [record for record in self._plan.written if record.runs == number]
+        for record in records:
+            if record.name is not None:
+                return _named(record.name)
+        return next((record.label for record in records if record.label.startswith(_KEPT)),
+                    records[0].label if records else self._plan.nodes[number].kind)
 
     def reasons(self, sinks: Sequence[int], added: Sequence[Node]) -> tuple[str, ...]:
-        """All of it."""
+        """All differences."""
         gone = [self.called(number) for number in self._plan.sinks if number not in sinks]
         new = [
             _named(self._names[sink]) if sink in self._names else called(sink) for sink in added
         ]
-        found, function = self._nodes(bool(set(new) & set(gone)))
+        reasons, function = self._nodes(bool(set(new) & set(gone)))
         if function and self._plan.python != PYTHON:
-            found.append(
-                f"functions are compared as Python has compiled them: that was Python "
-                f"{self._plan.python} and is {PYTHON}, so that they may differ in nothing else"
+            reasons.append(
+                "functions are compared by their compiled code, and Python changed from "
+                f"{self._plan.python} to {PYTHON}: this change may be their only difference"
             )
         for text in dict.fromkeys(new):
-            found.append(f"{text} is made anew" if text in gone else f"{text} is new")
-        found += [f"{text} is no longer in the program" for text in dict.fromkeys(gone)
-                  if text not in new]
-        return tuple(dict.fromkeys(found))
+            reasons.append(f"{text} is rebuilt" if text in gone else f"{text} is new")
+        reasons += [f"{text} is no longer in the program" for text in dict.fromkeys(gone)
+                    if text not in new]
+        return tuple(dict.fromkeys(reasons))
 
-    def _nodes(self, every: bool) -> tuple[list[str], bool]:
-        """What differs node by node, and whether that is a function.
+    def _nodes(self, all_nodes: bool) -> tuple[list[str], bool]:
+        """The differences node by node, and whether a function differs.
 
-        With ``every``, also those that have come or gone: something is made anew because of them.
+        With ``all_nodes``, new and removed nodes are included: a sink is rebuilt because of them.
         """
-        # Two of before that are one now: the second has nobody left.
+        # If two old nodes are equal to one new node, the second old node has no partner.
         again = {node: place for place, node in reversed(list(self._pairs.items()))}
         stay = set(again.values())
         new = [node for node in self._written.nodes if node not in again and not is_plain(node)]
         old = [
-            one for place, one in enumerate(self._plan.written)
-            if place not in stay and not one.plain
+            record for place, record in enumerate(self._plan.written)
+            if place not in stay and not record.plain
         ]
-        # What is the same by itself differs in what it is made of only.
+        # Nodes with equal parts differ only in their inputs.
         ours = Counter(_parts(self._prints[node].parts) for node in new)
-        theirs = Counter(_parts(one.parts) for one in old)
+        theirs = Counter(_parts(record.parts) for record in old)
         here, there = ours - theirs, theirs - ours
         left = []
-        for one in old:
-            if there[_parts(one.parts)] > 0:
-                there[_parts(one.parts)] -= 1
-                left.append(one)
-        found: list[str] = []
+        for record in old:
+            if there[_parts(record.parts)] > 0:
+                there[_parts(record.parts)] -= 1
+                left.append(record)
+        reasons: list[str] = []
         function = False
         for node in new:
             parts = self._prints[node].parts
             if here[_parts(parts)] <= 0:
                 continue
             here[_parts(parts)] -= 1
-            like = [one for one in left if one.parts.get("kind") == parts["kind"]]
+            like = [record for record in left if record.parts.get("kind") == parts["kind"]]
             if not like:
-                if every:
-                    found.append(f"{called(node)} is new")
+                if all_nodes:
+                    reasons.append(f"{called(node)} is new")
                 continue
-            one = min(like, key=lambda other: len(_differing(other.parts, parts)))
-            left.remove(one)
-            differs = _differing(one.parts, parts)
+            record = min(like, key=lambda other: len(_differing(other.parts, parts)))
+            left.remove(record)
+            differs = _differing(record.parts, parts)
             function |= bool({"function", "expression"} & set(differs))
             verb = "differs" if differs[1:] == [] and differs[0] not in _PLURAL else "differ"
-            found.append(f"{called(node)} changed: its {' and '.join(differs)} {verb}")
-        if every:
-            found += [f"{one.told} is no longer in the program" for one in left]
-        if every and not found:
-            found = [
-                f"{called(node)} is made of something else" for node in new
+            reasons.append(f"{called(node)} changed: its {' and '.join(differs)} {verb}")
+        if all_nodes:
+            reasons += [f"{record.label} is no longer in the program" for record in left]
+        if all_nodes and not reasons:
+            reasons = [
+                f"the inputs of {called(node)} changed" for node in new
                 if all(source in again for source in node.inputs)
             ]
-        return found, function
+        return reasons, function
 
 
 def _parts(parts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -122,7 +122,7 @@ def _named(name: str) -> str:
 
 
 def called(node: Node) -> str:
-    """A written node, as messages call it."""
+    """The name of a written node in messages."""
     if isinstance(node, Input) and not isinstance(node, Constant):
         return f"input {node.name!r}"
     if isinstance(node, Output):
@@ -131,5 +131,5 @@ def called(node: Node) -> str:
 
 
 def is_plain(node: Node) -> bool:
-    """Whether a node only serves others, or users know it under another name."""
+    """Whether a node only supports other nodes, or has another name for users."""
     return isinstance(node, Output) or isinstance(node, Keyed) and node.kernel is None

@@ -1,10 +1,10 @@
-"""What is in a blueprint: the form, the inputs and the columns of each node that has run.
+"""The content of a blueprint: the form, the inputs and the columns of each node that has run.
 
-    plan_of(found) = plan  =>  every number in the plan names something in it,
-                               and inputs come before what is made of them
+    plan_of(blueprint) = plan  =>  every number in the plan is the number of a record in it,
+                                   and each record follows its inputs
 
-A blueprint comes from a file, and nothing in it is believed: what is not there, of another type or
-out of bounds is refused. What it says of a program is looked at by whoever rebuilds that.
+A blueprint comes from a file, and is not trusted. Values that are missing, out of bounds, or of
+another type are refused. `pyspark_diff.engine.blueprint` checks that it fits the program.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from typing import Mapping, NoReturn, TypeVar
 from pyspark_diff.engine.description import DIGITS
 from pyspark_diff.errors import StorageError
 
-#: The version of what is written.
+#: The version of the format.
 FORMAT = 1
 
-#: As it was written, over other inputs.
+#: A written node over other inputs.
 WRITTEN = "written"
-#: The same, its output being an arrangement.
+#: A written node over other inputs, with an arrangement as its output.
 ARRANGED = "arranged"
-#: An operator that would take its input in by itself, on an arrangement of it.
+#: A written operator that arranges its own input, over an existing arrangement of the input.
 OVER = "over arrangement"
-#: The same, its output being an arrangement.
+#: The same, with an arrangement as its output.
 OVER_ARRANGED = "over arrangement, arranged"
 #: Forms of nodes that come from a written one.
 FROM_WRITTEN = (WRITTEN, ARRANGED, OVER, OVER_ARRANGED)
-#: Forms of nodes that the lowering makes.
+#: Forms of nodes that only the lowering creates.
 ARRANGEMENT, ENTER, SHARED, IMPORT = "arrangement", "enter", "shared", "import"
 FORMS = frozenset({*FROM_WRITTEN, ARRANGEMENT, ENTER, SHARED, IMPORT})
 
-#: How refusals begin.
-UNFIT = "what was kept of the program cannot be right"
+#: The first words of refusals.
+UNFIT = "the stored program is damaged"
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class LoopRecord:
-    """A loop around nodes."""
+    """A loop around nodes: its outer loop, and its limit of iterations."""
 
     parent: int | None
     max_iterations: int
@@ -50,13 +50,13 @@ class LoopRecord:
 
 @dataclass(frozen=True)
 class WrittenRecord:
-    """A node as it was written."""
+    """A node before its lowering. `runs` is the number of its node that has run."""
 
     fingerprint: str
     parts: Mapping[str, str]
     loop: int | None
     runs: int | None
-    told: str
+    label: str
     name: str | None
     plain: bool
 
@@ -80,7 +80,7 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class BlueprintContent:
-    """All of a blueprint."""
+    """The records of a blueprint, by their numbers."""
 
     python: str
     loops: tuple[LoopRecord, ...]
@@ -90,13 +90,13 @@ class BlueprintContent:
     sinks: tuple[int, ...]
 
 
-def damaged(what: str) -> NoReturn:
-    """Refuse a blueprint, and say what is wrong with it."""
-    raise StorageError(f"{UNFIT}: {what}. Open an earlier commit")
+def damaged(fault: str) -> NoReturn:
+    """Refuse a blueprint with a description of its fault."""
+    raise StorageError(f"{UNFIT}: {fault}. Open an earlier commit")
 
 
 class _RecordFields:
-    """The fields of one object of a blueprint, each of which has to be there and of its type."""
+    """The fields of a record of a blueprint, with checks of their presence and types."""
 
     def __init__(self, value: object, where: str):
         if not isinstance(value, dict):
@@ -112,66 +112,66 @@ class _RecordFields:
         damaged(f"{name!r} of {self._where} is {str(self._value.get(name))[:40]!r}")
 
     def text(self, name: str) -> str:
-        found = self.get(name)
-        return found if isinstance(found, str) else self.wrong(name)
+        value = self.get(name)
+        return value if isinstance(value, str) else self.wrong(name)
 
     def optional_text(self, name: str) -> str | None:
         return None if self.get(name) is None else self.text(name)
 
     def flag(self, name: str) -> bool:
-        found = self.get(name)
-        return found if isinstance(found, bool) else self.wrong(name)
+        value = self.get(name)
+        return value if isinstance(value, bool) else self.wrong(name)
 
     def number(self, name: str, below: int, least: int = 0) -> int:
-        found = self.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or not least <= found < below:
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < below:
             self.wrong(name)
-        return found
+        return value
 
     def optional_number(self, name: str, below: int) -> int | None:
         return None if self.get(name) is None else self.number(name, below)
 
     def items(self, name: str) -> list[object]:
-        found = self.get(name)
-        return found if isinstance(found, list) else self.wrong(name)
+        value = self.get(name)
+        return value if isinstance(value, list) else self.wrong(name)
 
     def numbers(self, name: str, below: int) -> tuple[int, ...]:
-        found = []
-        for one in self.items(name):
-            if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < below:
+        numbers = []
+        for value in self.items(name):
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < below:
                 self.wrong(name)
-            found.append(one)
-        return tuple(found)
+            numbers.append(value)
+        return tuple(numbers)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        found = []
-        for one in self.items(name):
-            found.append(one if isinstance(one, str) else self.wrong(name))
-        return tuple(found)
+        texts = []
+        for value in self.items(name):
+            texts.append(value if isinstance(value, str) else self.wrong(name))
+        return tuple(texts)
 
     def optional_texts(self, name: str) -> tuple[str, ...] | None:
         return None if self.get(name) is None else self.texts(name)
 
     def pairs(self, name: str, kind: type[_Value]) -> list[tuple[_Value, _Value]]:
-        found = []
-        for one in self.items(name):
-            if not isinstance(one, list) or [type(part) for part in one] != [kind, kind]:
+        pairs = []
+        for value in self.items(name):
+            if not isinstance(value, list) or [type(part) for part in value] != [kind, kind]:
                 self.wrong(name)
-            found.append((one[0], one[1]))
-        return found
+            pairs.append((value[0], value[1]))
+        return pairs
 
 
-def plan_of(found: object) -> BlueprintContent:
-    """The content of a blueprint, checked by itself."""
-    top = _RecordFields(found, "the blueprint")
+def plan_of(blueprint: object) -> BlueprintContent:
+    """The content of a blueprint, checked without a program."""
+    top = _RecordFields(blueprint, "the blueprint")
     top.number("format", FORMAT + 1, FORMAT)
     loops: list[LoopRecord] = []
     for number, value in enumerate(top.items("loops")):
-        one = _RecordFields(value, f"loop {number}")
+        fields = _RecordFields(value, f"loop {number}")
         loops.append(LoopRecord(
-            one.optional_number("parent", number),
-            one.number("max_iterations", 2**63, 1),
-            one.flag("stops"),
+            fields.optional_number("parent", number),
+            fields.number("max_iterations", 2**63, 1),
+            fields.flag("stops"),
         ))
     records = top.items("nodes")
     written = [
@@ -185,39 +185,39 @@ def plan_of(found: object) -> BlueprintContent:
     results: dict[int, int] = {}
     for variable, result in top.pairs("results", int):
         if variable in results or not (0 <= variable < len(nodes) and 0 <= result < len(nodes)):
-            damaged(f"node {variable} cannot go round as {result}")
+            damaged(f"node {result} is no feedback of node {variable}")
         results[variable] = result
     sinks = top.numbers("sinks", len(nodes))
     if len(set(sinks)) < len(sinks):
-        damaged("it runs a node twice")
+        damaged("a sink occurs twice")
     return BlueprintContent(
         top.text("python"), tuple(loops), tuple(written), tuple(nodes), results, sinks
     )
 
 
-def _written_of(one: _RecordFields, loops: int, nodes: int) -> WrittenRecord:
-    digest = one.text("fingerprint")
+def _written_of(fields: _RecordFields, loops: int, nodes: int) -> WrittenRecord:
+    digest = fields.text("fingerprint")
     if not re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", digest):
-        one.wrong("fingerprint")
-    parts = one.get("parts")
+        fields.wrong("fingerprint")
+    parts = fields.get("parts")
     if not isinstance(parts, dict) or not all(isinstance(p, str) for p in parts.values()):
-        one.wrong("parts")
+        fields.wrong("parts")
     return WrittenRecord(
-        digest, parts, one.optional_number("loop", loops), one.optional_number("runs", nodes),
-        one.text("told"), one.optional_text("name"), one.flag("plain"),
+        digest, parts, fields.optional_number("loop", loops), fields.optional_number("runs", nodes),
+        fields.text("told"), fields.optional_text("name"), fields.flag("plain"),
     )
 
 
-def _record_of(one: _RecordFields, number: int, loops: int, written: int) -> NodeRecord:
-    form = one.text("form")
+def _record_of(fields: _RecordFields, number: int, loops: int, written: int) -> NodeRecord:
+    form = fields.text("form")
     if form not in FORMS:
-        one.wrong("form")
-    columns = tuple(one.pairs("columns", str))
-    wanted, stored = one.texts("wanted"), one.optional_texts("stored")
+        fields.wrong("form")
+    columns = tuple(fields.pairs("columns", str))
+    wanted, stored = fields.texts("wanted"), fields.optional_texts("stored")
     if not {name for name, _ in columns} >= {*wanted, *(stored or ())}:
-        one.wrong("wanted")
+        fields.wrong("wanted")
     return NodeRecord(
-        form, one.numbers("from", written), one.numbers("inputs", number),
-        one.optional_number("loop", loops), one.text("kind"), columns, one.text("time"), wanted,
-        one.optional_texts("key"), stored, one.flag("plain"),
+        form, fields.numbers("from", written), fields.numbers("inputs", number),
+        fields.optional_number("loop", loops), fields.text("kind"), columns, fields.text("time"),
+        wanted, fields.optional_texts("key"), stored, fields.flag("plain"),
     )
