@@ -1,15 +1,15 @@
-"""What a value is, told in a digest that another process finds again.
+"""Digests of values that are equal in all processes.
 
-    digest(x) == digest(y)  ⟸  x and y were written down in the same way, in whichever process
-    digest(x) != digest(y)  ⟸  they differ in something that is compared
+    digest(x) == digest(y)  ⟸  x and y have equal definitions, in whichever processes
+    digest(x) != digest(y)  ⟸  x and y differ in a compared part
 
-Compared are values by type and content, functions by their code and all that it reaches, objects by
-class and attributes. Where a line stands, what a local function is called, and in which order a set
-has its elements makes no difference. What cannot be told from one process to the next, such as a
-lock or the rows of a Spark frame, is described by its class alone and listed as not compared.
+A digest compares values by type and content, functions by their code and all values that the code
+reaches, and objects by class and attributes. Line numbers, names of local functions and the order
+of sets make no difference. Values of one process, such as a lock or the rows of a Spark frame, are
+compared by their class alone, and listed as not compared.
 
-The code of functions is Python's own, and another minor version of Python has another: see
-`PYTHON`. Nothing that is described is called, and nothing is ever made of a digest.
+The code of functions is Python's bytecode, which differs between minor versions: see `PYTHON`. No
+function is called for its digest, and no value is created from a digest.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.expression_parts import expression_parts
 from pyspark_diff.spark.schema import Schema
 
-#: The version of Python whose code functions have here.
+#: The version of Python that compiled the functions of this process.
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-#: So many hexadecimal digits a digest has.
+#: The number of hexadecimal digits of a digest.
 DIGITS = 32
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+|@[0-9a-f]{5,}\b")
-#: A column as a user took it from a frame: its name, and a number that every process counts anew.
+#: The number of a column that a user took from a frame: each process counts from zero.
 _HANDLE = re.compile(r"#\d+")
 
-#: Packages whose functions are what their names say: other versions of them do the same.
+#: Packages with functions that are compared by name: other versions have equal functions.
 _KNOWN = frozenset({
     "builtins", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "pyspark_diff",
     *sys.stdlib_module_names,
 }) - {"__main__"}
-#: Packages whose objects hold what belongs to a process.
+#: Packages with objects that belong to one process.
 _OF_THIS_PROCESS = frozenset({
     "_thread", "_weakref", "py4j", "pyspark", "pyspark_diff", "threading", "weakref",
 })
@@ -65,13 +65,13 @@ _Digest = bytes
 
 @dataclasses.dataclass(frozen=True)
 class ValueDigest:
-    """A digest, and what is not in it.
+    """A digest, and the values that are not compared.
 
     Parameters
     ----------
     digest : str
     unseen : tuple of str
-        What was not compared, in words.
+        Descriptions of values that are not compared.
     """
 
     digest: str
@@ -79,7 +79,7 @@ class ValueDigest:
 
 
 def described(value: object) -> ValueDigest:
-    """What a value is.
+    """The digest of a value.
 
     Examples
     --------
@@ -93,40 +93,40 @@ def described(value: object) -> ValueDigest:
     ('an object of class object',)
     """
     describer = _Describer()
-    digest = describer.of(value)
+    digest = describer.digest(value)
     return ValueDigest(digest.hex()[:DIGITS], tuple(dict.fromkeys(describer.unseen)))
 
 
 def digest_of(*parts: str) -> str:
-    """One digest of several."""
+    """One digest of several digests."""
     return _hashed("digests", [part.encode() for part in parts]).hex()[:DIGITS]
 
 
 def _hashed(tag: str, parts: Iterable[bytes]) -> _Digest:
-    """The digest of parts under a tag, in which each part has its length in front."""
-    made = hashlib.sha256()
+    """The digest of parts under a tag; the length of each part precedes it."""
+    digest = hashlib.sha256()
     for part in (tag.encode(), *parts):
-        made.update(len(part).to_bytes(8, "little"))
-        made.update(part)
-    return made.digest()
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 class _Describer:
-    """Walks through one value. It holds state: where it is, and what it could not see."""
+    """Walks through one value. It holds state: its path, and the values that are not compared."""
 
     def __init__(self) -> None:
         self.unseen: list[str] = []
-        #: Values that are being described, by their identity: they may be parts of themselves.
+        #: Numbers of the values on the path, by their identity: a value may contain itself.
         self._open: dict[int, int] = {}
-        #: The packages that the functions around belong to.
+        #: The packages of the functions on the path.
         self._homes: list[str] = []
-        #: By the text of a handle the column that it stands for.
+        #: Columns by the texts of their handles.
         self._bound: dict[str, str] = {}
         self._handles: dict[str, int] = {}
-        #: Functions and classes that were described, for whom: many may name the same.
-        self._found: dict[tuple[int, str], _Digest] = {}
+        #: Digests of functions and classes for a package: several values may refer to them.
+        self._digests: dict[tuple[int, str], _Digest] = {}
 
-    def of(self, value: Any) -> _Digest:
+    def digest(self, value: Any) -> _Digest:
         """The digest of a value."""
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
             if type(value) in (bool, int, float, complex, str, bytes, type(None)):
@@ -134,18 +134,18 @@ class _Describer:
         if id(value) in self._open:
             return _hashed("itself", [str(self._open[id(value)]).encode()])
         place = id(value), self._homes[-1] if self._homes else ""
-        if place in self._found:
-            return self._found[place]
+        if place in self._digests:
+            return self._digests[place]
         self._open[id(value)] = len(self._open)
         try:
-            found = self._of(value)
+            digest = self._digest_of(value)
         finally:
             del self._open[id(value)]
         if self._homes and isinstance(value, (types.FunctionType, type)):
-            self._found[place] = found
-        return found
+            self._digests[place] = digest
+        return digest
 
-    def _of(self, value: Any) -> _Digest:
+    def _digest_of(self, value: Any) -> _Digest:
         if isinstance(value, enum.Enum):
             return self._named("enum", type(value), [value.name, value.value])
         if isinstance(value, Resolver):
@@ -195,19 +195,19 @@ class _Describer:
         if isinstance(value, (tuple, list)):
             return self._named("sequence", type(value), value)
         if isinstance(value, (set, frozenset)):
-            return _hashed(type(value).__name__, sorted(map(self.of, value)))
+            return _hashed(type(value).__name__, sorted(map(self.digest, value)))
         if isinstance(value, dict):
-            pairs = [(self.of(key), self.of(held)) for key, held in value.items()]
+            pairs = [(self.digest(key), self.digest(content)) for key, content in value.items()]
             return _hashed("mapping", [
                 self._class_name(type(value)), *(part for pair in pairs for part in pair)
             ])
         return self._object(value)
 
     def _all(self, tag: str, parts: Iterable[Any]) -> _Digest:
-        return _hashed(tag, [self.of(part) for part in parts])
+        return _hashed(tag, [self.digest(part) for part in parts])
 
     def _named(self, tag: str, kind: type, parts: Iterable[Any]) -> _Digest:
-        return _hashed(tag, [self._class_name(kind), *map(self.of, parts)])
+        return _hashed(tag, [self._class_name(kind), *map(self.digest, parts)])
 
     def _class_name(self, kind: type) -> bytes:
         return f"{kind.__module__}.{kind.__qualname__}".encode()
@@ -228,16 +228,19 @@ class _Describer:
         module = value.__module__ or ""
         home = module.partition(".")[0]
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or ()))
-        held = {name: cell.cell_contents for name, cell in cells.items() if not _is_empty(cell)}
+        contents = {name: cell.cell_contents for name, cell in cells.items() if not _is_empty(cell)}
         outer = self._bound
-        for content in held.values():
+        for content in contents.values():
             if isinstance(content, Resolver):
                 self._bound = {**self._bound, **dict(content.bound)}
         try:
-            reached = [self.of(sorted(cells)), *(self.of(held[name]) for name in sorted(held))]
-            reached += [self.of(value.__defaults__), self.of(value.__kwdefaults__)]
+            reached = [
+                self.digest(sorted(cells)), *(self.digest(contents[n]) for n in sorted(contents))
+            ]
+            reached += [self.digest(value.__defaults__), self.digest(value.__kwdefaults__)]
             if home in _KNOWN:
-                # What the library and others do is told by name, so that it may be put in order.
+                # Functions of the library and of others are compared by name, so that their code
+                # may change.
                 return _hashed("known function", [
                     f"{module}.{value.__qualname__}".encode(), *reached
                 ])
@@ -251,7 +254,7 @@ class _Describer:
                 code = self._code(value.__code__, value.__doc__)
                 named = sorted(set(_names_in(value.__code__)) & set(value.__globals__))
                 for name in named:
-                    reached.append(_hashed(name, [self.of(value.__globals__[name])]))
+                    reached.append(_hashed(name, [self.digest(value.__globals__[name])]))
             finally:
                 self._homes.pop()
             return _hashed("function", [code, *reached])
@@ -261,11 +264,11 @@ class _Describer:
     def _code(self, code: types.CodeType, doc: str | None = None) -> _Digest:
         consts = list(code.co_consts)
         if doc is not None and consts and consts[0] == doc:
-            consts[0] = None  # what is said of a function is not what it does
+            consts[0] = None  # a docstring has no effect
         return _hashed("code", [
             code.co_code,
             getattr(code, "co_exceptiontable", b""),
-            *map(self.of, (
+            *map(self.digest, (
                 consts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
                 code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
             )),
@@ -274,7 +277,7 @@ class _Describer:
     # Classes and objects.
 
     def _near(self, kind: type) -> bool:
-        """Whether the methods of a class belong to the code that is described."""
+        """Whether the methods of a class belong to the compared code."""
         home = kind.__module__.partition(".")[0]
         return home not in _KNOWN and (not self._homes or home == self._homes[-1])
 
@@ -285,22 +288,22 @@ class _Describer:
                 self._miss(f"the code of class {name.decode()}")
             return _hashed("class", [name])
         body = {
-            key: held for key, held in vars(kind).items()
-            if not (key.startswith("__") and not isinstance(held, types.FunctionType))
+            key: content for key, content in vars(kind).items()
+            if not (key.startswith("__") and not isinstance(content, types.FunctionType))
         }
-        parts = [name, *map(self.of, kind.__bases__)]
+        parts = [name, *map(self.digest, kind.__bases__)]
         for key in sorted(body):
             if not key.startswith("_abc_") and not _is_slot(body[key]):
-                parts.append(_hashed(key, [self.of(body[key])]))
+                parts.append(_hashed(key, [self.digest(body[key])]))
         return _hashed("class", parts)
 
     def _dataclass(self, value: Any) -> _Digest:
         ours = type(value).__module__.partition(".")[0] == "pyspark_diff"
-        parts = [self._class_name(type(value)) if ours else self.of(type(value))]
+        parts = [self._class_name(type(value)) if ours else self.digest(type(value))]
         for part in dataclasses.fields(value):
             if part.compare or not ours:
-                held = getattr(value, part.name, None)
-                parts.append(_hashed(part.name, [self.of(held)]))
+                content = getattr(value, part.name, None)
+                parts.append(_hashed(part.name, [self.digest(content)]))
         return _hashed("dataclass", parts)
 
     def _object(self, value: Any) -> _Digest:
@@ -320,12 +323,12 @@ class _Describer:
                 value.func, value.returnType, value.evalType, value.deterministic,
             ])
         if home not in _OF_THIS_PROCESS:
-            text, held = _text(value), _attributes(value)
-            if text is not None and (held is None or home in sys.stdlib_module_names):
+            text, attributes = _text(value), _attributes(value)
+            if text is not None and (attributes is None or home in sys.stdlib_module_names):
                 return _hashed("object", [name.encode(), text.encode()])
-            if held is not None:
-                return _hashed("object", [self.of(kind), *(
-                    _hashed(key, [self.of(held[key])]) for key in sorted(held)
+            if attributes is not None:
+                return _hashed("object", [self.digest(kind), *(
+                    _hashed(key, [self.digest(attributes[key])]) for key in sorted(attributes)
                 )])
         self._miss("an object of class " + name.removeprefix("builtins."))
         return _hashed("object of class", [name.encode()])
@@ -335,9 +338,9 @@ class _Describer:
     def _numpy(self, array: "np.ndarray[Any, Any]") -> _Digest:
         head = [str(array.dtype).encode(), str(array.shape).encode()]
         if array.dtype.hasobject:
-            # Any of them may be a function. They are what a program has in its text or its
-            # closures, and not rows of a collection.
-            return _hashed("array of objects", [*head, *map(self.of, array.ravel().tolist())])
+            # Any element may be a function. The array is part of a program's text or closures;
+            # it has no rows of a collection.
+            return _hashed("array of objects", [*head, *map(self.digest, array.ravel().tolist())])
         return _hashed("array", [*head, np.ascontiguousarray(array).tobytes()])
 
     def _pandas(self, value: Any) -> _Digest:
@@ -357,10 +360,10 @@ class _Describer:
         parts, functions = expression_parts(column, self._attribute)
         for name in functions:
             self._miss(f"the code of the Python function {name} in a column")
-        return _hashed("column", [self.of(parts)])
+        return _hashed("column", [self.digest(parts)])
 
     def _attribute(self, name: str) -> str:
-        """The name of a column in an expression, without numbers that only this process knows."""
+        """The name of a column in an expression, without numbers of this process."""
         if name in self._bound:
             return f"{_HANDLE.sub('', name)}#={self._bound[name]}"
         if _HANDLE.search(name):
@@ -377,7 +380,7 @@ def _plain(value: object) -> bytes:
 
 
 def _text(value: object) -> str | None:
-    """How an object shows itself, if that says what it is."""
+    """The text of an object, if it describes the object's value."""
     if type(value).__repr__ is object.__repr__:
         return None
     try:
@@ -388,22 +391,22 @@ def _text(value: object) -> str | None:
 
 
 def _attributes(value: object) -> dict[str, Any] | None:
-    """What an object holds; None where Python does not tell."""
+    """The attributes of an object; None if Python cannot list them."""
     slots = [
         name for kind in type(value).__mro__
         for name in _listed(vars(kind).get("__slots__", ())) if name not in (
             "__dict__", "__weakref__")
     ]
-    held = getattr(value, "__dict__", None)
-    if held is None and not slots:
+    values = getattr(value, "__dict__", None)
+    if values is None and not slots:
         return None
-    found = dict(held or {})
+    attributes = dict(values or {})
     for name in slots:
         try:
-            found[name] = getattr(value, name)
+            attributes[name] = getattr(value, name)
         except AttributeError:
             continue
-    return found
+    return attributes
 
 
 def _listed(names: Any) -> list[str]:
@@ -423,7 +426,7 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _owner_of(value: object) -> str:
-    """What a function of C belongs to."""
+    """The module or class of a C function."""
     if value is None or isinstance(value, (types.ModuleType, type)):
         return "" if value is None else value.__name__
     return type(value).__name__
@@ -461,8 +464,7 @@ def _arrow_parts(value: Any) -> list[bytes]:
     if isinstance(array, pa.ChunkedArray):
         array = pa.array([], array.type)
     sink = pa.BufferOutputStream()
-    # Taken anew, so that nothing is left of the array that it was a part of, nor of what stood in
-    # the place of nulls.
+    # A copy contains no other part of the array's buffers, and no values of null rows.
     whole = array.take(pa.array(np.arange(len(array))))
     batch = pa.record_batch([whole], names=["values"])
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -471,7 +473,7 @@ def _arrow_parts(value: Any) -> list[bytes]:
 
 
 def rows_of(schema: Schema, table: pa.Table) -> ValueDigest:
-    """What rows are, in whichever order they come.
+    """The digest of rows, in any order.
 
     Examples
     --------
@@ -487,9 +489,9 @@ def rows_of(schema: Schema, table: pa.Table) -> ValueDigest:
         updates = layout.encode(table.columns, np.zeros(table.num_rows, np.int64), np.ones(
             table.num_rows, np.int64))
     except (DiffError, pa.ArrowException):
-        # Maps are not compared by anybody: their rows count in the order in which they come.
+        # Maps have no equality: their rows are compared in their order.
         return ValueDigest(_hashed("rows", _arrow_parts(table)).hex()[:DIGITS])
-    found = consolidate(updates).updates
-    parts = [part for column in layout.decode(found) for part in _arrow_parts(column)]
-    parts.append(np.ascontiguousarray(found.diffs()).tobytes())
+    rows = consolidate(updates).updates
+    parts = [part for column in layout.decode(rows) for part in _arrow_parts(column)]
+    parts.append(np.ascontiguousarray(rows.diffs()).tobytes())
     return ValueDigest(_hashed("rows", parts).hex()[:DIGITS])

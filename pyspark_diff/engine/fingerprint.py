@@ -1,13 +1,13 @@
-"""Fingerprints: what each node of a program does to what, the same in every process.
+"""Fingerprints: digests of nodes with their inputs, equal in all processes.
 
-    fingerprint(m) == fingerprint(n)  ⟹  m and n do the same to the same, as far as it is compared
+    fingerprint(m) == fingerprint(n)  ⟹  m and n have equal functions and equal inputs,
+                                          in all parts that are compared
 
-Two nodes that do the same to the same have one fingerprint. It is made of what the node is by
-itself, part by part, and of the fingerprints of its inputs. In a loop everything is made of
-everything, so there it is found round by round: at first variables differ in what they start with,
-then in what goes round to them, for as many rounds as there are variables; and all of the loop that
-goes round is in the fingerprint of each of its nodes, so that a loop is the same whole or not at
-all. What a loop is called is not compared.
+A fingerprint consists of digests of the node's parts, and of the fingerprints of its inputs. In a
+loop each node depends on each other node, so the fingerprints of a loop are computed in rounds. At
+first variables differ in their initial values, then in their feedback; there are as many rounds as
+variables. The fingerprint of each node contains all feedback of its loop, so a loop is equal as a
+whole or not at all. Names of loops are not compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyspark_diff.operators.upsert import ChangesInput
 from pyspark_diff.spark.frames import frame_digest
 from pyspark_diff.spark.user_functions import code_of
 
-#: Parts of stages and kernels, as messages call them.
+#: Names of parts of stages and kernels in messages.
 _CALLED = {
     "accumulators": "aggregates",
     "anti": "kind",
@@ -48,16 +48,16 @@ _CALLED = {
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a node is.
+    """The identity of a node across processes.
 
     Parameters
     ----------
     digest : str
-        Of all that is compared, inputs included.
+        The digest of all compared parts and of the inputs.
     parts : mapping of str to str
-        What it is by itself: a digest of each part, by what messages call it.
+        A digest of each part of the node itself, by the part's name in messages.
     unseen : tuple of str
-        What of it was not compared, in words.
+        Descriptions of values that are not compared.
     """
 
     digest: str
@@ -72,44 +72,44 @@ def fingerprints(
     rows: bool = False,
     base: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Node, Fingerprint]:
-    """The fingerprint of each node of a program as it is written.
+    """The fingerprint of each node of a program before its lowering.
 
     Parameters
     ----------
     program : Program
     known : mapping of Node to Fingerprint, optional
-        Those that were found before, and stay what they are, whatever has become of the values
-        that functions hold.
+        Earlier fingerprints. They remain valid, also if values that functions refer to have changed
+        since.
     rows : bool
-        Whether the rows of constants that are Spark frames are looked at, which takes a job for
-        each; else they are told by their schema.
+        Whether to read the rows of constants that are Spark frames, with a job for each frame; else
+        frames are compared by their schema.
     base : mapping of str to str
         Settings of a session. The fingerprint of an expression has the settings that differ from
         these.
     """
-    found = dict(known or {})
+    prints = dict(known or {})
     own: dict[Node, tuple[Mapping[str, str], tuple[str, ...]]] = {}
     for node in program.nodes:
-        if node not in found:
+        if node not in prints:
             own[node] = _own(node, rows, base)
 
     def settle(node: Node, digest: str) -> None:
-        if node not in found:
-            found[node] = Fingerprint(digest, *own[node])
+        if node not in prints:
+            prints[node] = Fingerprint(digest, *own[node])
 
     for item in order_of(program):
         if not isinstance(item, Subgraph):
-            if item not in found:
-                settle(item, _combined(own[item][0], (found[n].digest for n in item.inputs)))
+            if item not in prints:
+                settle(item, _combined(own[item][0], (prints[n].digest for n in item.inputs)))
             continue
         nodes = item.nodes()
-        if all(node in found for node in nodes):
+        if all(node in prints for node in nodes):
             continue
-        parts = {node: found[node].parts if node in found else own[node][0] for node in nodes}
-        outside = {node: found[node].digest for node in item.outside}
+        parts = {node: prints[node].parts if node in prints else own[node][0] for node in nodes}
+        outside = {node: prints[node].digest for node in item.outside}
         for node, digest in _in_loop(program, nodes, parts, outside).items():
             settle(node, digest)
-    return found
+    return prints
 
 
 def _in_loop(
@@ -125,8 +125,8 @@ def _in_loop(
     for _ in range(len(variables) + 1):
         now = dict(outside)
         for node in nodes:
-            made = [now[source] for source in node.inputs]
-            now[node] = _combined(parts[node], [*made, round_.get(node, "")])
+            inputs = [now[source] for source in node.inputs]
+            now[node] = _combined(parts[node], [*inputs, round_.get(node, "")])
         round_ = {node: now[program.results[node]] for node in variables}
     whole = digest_of(*sorted(
         digest_of(now[node], now[program.results[node]]) for node in variables
@@ -141,8 +141,8 @@ def _combined(parts: Mapping[str, str], inputs: Iterable[str]) -> str:
 def _own(
     node: Node, rows: bool, base: Mapping[str, str]
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """What a node is by itself, part by part, and what of it cannot be seen."""
-    found: dict[str, object] = {
+    """The parts of a node without its inputs, and descriptions of values that are not compared."""
+    values: dict[str, object] = {
         "kind": (type(node), node.kind),
         "columns": node.schema.struct,
         "time type": node.time_type,
@@ -150,44 +150,44 @@ def _own(
     }
     unseen: list[str] = []
     if isinstance(node, ChangesInput):
-        found["key"] = (node.record, node.key, node.change, node.number)
+        values["key"] = (node.record, node.key, node.change, node.number)
     if isinstance(node, Constant):
-        told = _rows(node, rows)
-        found["rows"], unseen = told.digest, [*told.unseen]
+        digest = _rows(node, rows)
+        values["rows"], unseen = digest.digest, [*digest.unseen]
     elif isinstance(node, Input):
-        found["name"] = node.name
-        found["frame"] = node.frame is not None
+        values["name"] = node.name
+        values["frame"] = node.frame is not None
     if isinstance(node, Clock):
-        found["interval"] = node.every
+        values["interval"] = node.every
     if isinstance(node, Linear):
-        found.update(_parameters(node.stage))
+        values.update(_parameters(node.stage))
         stage = node.stage
         other = stage.other_than(base) if isinstance(stage, (Compute, Expression, Filter)) else {}
         if isinstance(stage, Expression) and stage.functions:
-            found["functions"] = list(map(code_of, stage.functions))
+            values["functions"] = list(map(code_of, stage.functions))
         if other:
-            found["settings"] = {name: value for name, (value, _) in sorted(other.items())}
+            values["settings"] = {name: value for name, (value, _) in sorted(other.items())}
     if isinstance(node, Arranged):
-        found["key"] = node.key
+        values["key"] = node.key
     if isinstance(node, Keyed):
-        found["order"] = node.ordering
-        found["sums"] = node.diff_columns
-        found.update(_parameters(node.kernel))
+        values["order"] = node.ordering
+        values["sums"] = node.diff_columns
+        values.update(_parameters(node.kernel))
     if isinstance(node, Reader):
-        found["output key"] = node.keyed
-        found.update(_parameters(node.kernel))
+        values["output key"] = node.keyed
+        values.update(_parameters(node.kernel))
     if isinstance(node, Variable):
-        found["max_iterations"] = (node.loop.max_iterations, node.loop.depth)
-        found["on_limit"] = node.loop.stops
+        values["max_iterations"] = (node.loop.max_iterations, node.loop.depth)
+        values["on_limit"] = node.loop.stops
     if isinstance(node, EnterAt):
-        found["iteration"] = node.at
+        values["iteration"] = node.at
     if isinstance(node, Move):
-        found["interval"] = (node.number, node.by, node.at)
+        values["interval"] = (node.number, node.by, node.at)
     if isinstance(node, Inspect):
-        found["names"] = (node.by_table, node.names)
+        values["names"] = (node.by_table, node.names)
         unseen.append("the function that is shown the updates")
     parts: dict[str, str] = {}
-    for name, value in found.items():
+    for name, value in values.items():
         description = described(value)
         parts[name] = description.digest
         unseen += description.unseen
@@ -195,16 +195,16 @@ def _own(
 
 
 def _parameters(value: Any) -> dict[str, object]:
-    """The parameters of a stage or a kernel, by what messages call them."""
+    """The parameters of a stage or a kernel, by their names in messages."""
     if value is None:
         return {}
-    found: dict[str, object] = {"class": type(value)}
+    parameters: dict[str, object] = {"class": type(value)}
     for part in dataclasses.fields(value):
         if part.compare:
             called = _CALLED.get(part.name, part.name.replace("_", " "))
-            held: list[object] = found.setdefault(called, [])  # type: ignore[assignment]
-            held.append(getattr(value, part.name))
-    return found
+            values: list[object] = parameters.setdefault(called, [])  # type: ignore[assignment]
+            values.append(getattr(value, part.name))
+    return parameters
 
 
 def _rows(node: Constant, wanted: bool) -> ValueDigest:
