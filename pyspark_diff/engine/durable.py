@@ -1,10 +1,11 @@
-"""The state of a dataflow as a commit holds it: text, small batches, and the names of files.
+"""The stored form of a dataflow's state: text, small batches, and the names of files.
 
-    decoded(encoded(state), nodes) = state        where `nodes` are those of the program by number
+    decoded(encoded(state), nodes) = state      where `nodes` are the program's nodes by number
 
-Small batches and tables that wait travel in the commit itself, large ones are files that it names.
-Nodes are known by their numbers in the program that ran, of which a description comes with it
-(`pyspark_diff.engine.blueprint`). What is read is checked like any other input: it is a file.
+A commit contains small batches and small waiting tables itself, and the names of larger files.
+Nodes have their numbers in the program that ran; its description is stored with the state
+(`pyspark_diff.engine.blueprint`). All values are checked when they are read, as they come from a
+file.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pyspark_diff.trace.manifest import FileInfo, segments_of
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.stored_traces import Place, StoredTraces, antichain_told, understood
 
-#: Tables of more bytes are files of their own.
+#: Larger tables become files of their own.
 TABLE_BYTES = 1 << 22
 
 _T = TypeVar("_T")
@@ -43,18 +44,18 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Encoded:
-    """What is to be committed of a state.
+    """The parts of a state for a commit.
 
     Parameters
     ----------
     text : bytes
     payload : sequence of pyarrow.Buffer
     files : mapping of str to FileInfo
-        By their names within the store.
+        Files by their names within the store.
     uses : tuple of int
-        Older commits in whose payloads some of it lies.
+        Numbers of older commits with payloads that the state uses.
     places : mapping of str to Place
-        Of the paths of small batches.
+        The places of small batches by their paths.
     """
 
     text: bytes
@@ -65,13 +66,13 @@ class Encoded:
 
 
 def sealed(state: State, directory: Callable[[str], str]) -> State:
-    """The state with everything that waits at rest: small tables, and files that last.
+    """The state with all waiting rows in small tables and lasting files.
 
     Parameters
     ----------
     state : State
     directory : callable
-        Gives a new directory of the store.
+        Returns a new directory of the store.
     """
     known: dict[int, UpdateRows] = {}
 
@@ -80,10 +81,10 @@ def sealed(state: State, directory: Callable[[str], str]) -> State:
             known[id(source)] = _at_rest(source, directory)
         return known[id(source)]
 
-    def arrivals(of: Mapping[Node, tuple[Arrival, ...]]) -> dict[Node, tuple[Arrival, ...]]:
+    def arrivals(waiting: Mapping[Node, tuple[Arrival, ...]]) -> dict[Node, tuple[Arrival, ...]]:
         return {
-            node: tuple(replace(one, source=at_rest(one.source)) for one in held)
-            for node, held in of.items()
+            node: tuple(replace(arrival, source=at_rest(arrival.source)) for arrival in arrivals_of)
+            for node, arrivals_of in waiting.items()
         }
 
     if not (
@@ -101,7 +102,7 @@ def sealed(state: State, directory: Callable[[str], str]) -> State:
 
 def _at_rest(source: UpdateRows, directory: Callable[[str], str]) -> UpdateRows:
     if source.passing:
-        raise TypeError("a state holds nothing that has to be evaluated")
+        raise TypeError("a stored state has no lazy rows; materialise the rows first")
     if source.table is not None and source.table.nbytes > TABLE_BYTES:
         path = f"{directory('waiting')}/rows.arrow"
         path, _ = storage.write_lasting(path, source.table.combine_chunks())
@@ -118,14 +119,14 @@ def _at_rest(source: UpdateRows, directory: Callable[[str], str]) -> UpdateRows:
 
 
 class _Encoder:
-    """Makes the text of one state; gathers what lies beside it."""
+    """Encodes one state as text, and collects its payload and files."""
 
     def __init__(
         self, name: Callable[[str], str], number: int, places: Mapping[str, Place]
     ):
         self._name, self._number = name, number
         self._known = places
-        #: Of small batches in the order of the text; those that are new have no place yet.
+        #: Small batches in the order of the text; new batches have no place yet.
         self._small: dict[str, Place | tuple[int, int, int]] = {}
         self._index: dict[str, int] = {}
         self._payload: list[pa.Buffer] = []
@@ -136,8 +137,12 @@ class _Encoder:
     def encoded(self, state: State, program: bytes, settings: Mapping[str, Any]) -> Encoded:
         numbers = {} if state.graph is None else state.graph.program.numbers
 
-        def by_number(values: Mapping[Node, _T], told: Callable[[_T], object]) -> dict[int, object]:
-            return {numbers[node]: told(one) for node, one in values.items() if node in numbers}
+        def by_number(
+            values: Mapping[Node, _T], encode: Callable[[_T], object]
+        ) -> dict[int, object]:
+            return {
+                numbers[node]: encode(value) for node, value in values.items() if node in numbers
+            }
 
         body = {
             **settings,
@@ -151,22 +156,23 @@ class _Encoder:
             "given": sorted(numbers[node] for node in state.fed if node in numbers),
             "rewinds": sorted(numbers[node] for node in state.rewinds),
             "shown": [
-                [numbers[one.node], list(one.at), self._table(one.table)] for one in state.shown
+                [numbers[shown.node], list(shown.at), self._table(shown.table)]
+                for shown in state.shown
             ],
             "outbox": [
-                [numbers[one.node], list(one.at), one.epoch, one.calls_done,
-                 [self._table(table) for table in one.tables]]
-                for one in state.outbox if not one.done
+                [numbers[delivery.node], list(delivery.at), delivery.epoch, delivery.calls_done,
+                 [self._table(table) for table in delivery.tables]]
+                for delivery in state.outbox if not delivery.done
             ],
             "offsets": dict(state.offsets),
             "given_to": {
-                name: [numbers[one.node], one.epoch,
-                       None if one.lower is None else _times(one.lower), _times(one.upper),
-                       one.done]
-                for name, one in state.given_to.items() if one.node in numbers
+                name: [numbers[changes.node], changes.epoch,
+                       None if changes.lower is None else _times(changes.lower),
+                       _times(changes.upper), changes.done]
+                for name, changes in state.given_to.items() if changes.node in numbers
             },
         }
-        # Where things lie in the payload is known when all of it is.
+        # Places in the payload are known only after the whole payload.
         segments = segments_of(self._payload)
         places: dict[str, Place] = {}
         for path, place in self._small.items():
@@ -175,10 +181,10 @@ class _Encoder:
                 at = segments[index]
                 place = Place(self._number, at.offset, at.length, at.checksum, rows, diffs)
             places[path] = place
-        for told in self._tables:
-            if "index" in told:
-                at = segments[told.pop("index")]
-                told["place"] = [self._number, at.offset, at.length, at.checksum]
+        for record in self._tables:
+            if "index" in record:
+                at = segments[record.pop("index")]
+                record["place"] = [self._number, at.offset, at.length, at.checksum]
         body["small"] = [
             [p.commit, p.offset, p.length, p.checksum, p.rows, p.diffs] for p in places.values()
         ]
@@ -220,24 +226,26 @@ class _Encoder:
 
     def _feed(self, feed: Feed) -> object:
         if feed.chain:
-            raise TypeError("a state holds nothing that has to be evaluated")
+            raise TypeError("a stored state has no lazy rows; evaluate the feed first")
         return [self._source(feed.source), feed.lower, feed.upper, _times(feed.until)]
 
     def _arrivals(self, arrivals: Iterable[Arrival]) -> object:
         return [
-            [self._source(one.source), one.last, one.start, one.until] for one in arrivals
+            [self._source(arrival.source), arrival.last, arrival.start, arrival.until]
+            for arrival in arrivals
         ]
 
     def _source(self, source: UpdateRows) -> int:
         if id(source) not in self._sources:
-            told: dict[str, Any] = {"schema": schema_to_json(source.schema.struct),
-                                    "rows": source.rows}
+            record: dict[str, Any] = {
+                "schema": schema_to_json(source.schema.struct), "rows": source.rows
+            }
             if source.table is not None:
-                told["index"] = self._packed(source.table)
+                record["index"] = self._packed(source.table)
             else:
-                told["files"] = [self._table_file(path) for path in source.paths]
+                record["files"] = [self._table_file(path) for path in source.paths]
             self._sources[id(source)] = len(self._tables)
-            self._tables.append(told)
+            self._tables.append(record)
         return self._sources[id(source)]
 
     def _table(self, table: pa.Table) -> int:
@@ -260,22 +268,22 @@ def encoded(
     state: State, name: Callable[[str], str], number: int, places: Mapping[str, Place],
     program: bytes, settings: Mapping[str, Any],
 ) -> Encoded:
-    """What is to be committed of a state.
+    """The parts of a state for a commit.
 
     Parameters
     ----------
     state : State
-        Sealed.
+        The sealed state.
     name : callable
-        What the store calls a file, given its path.
+        Returns the name of a file in the store for its path.
     number : int
-        Of the commit that it will be.
+        The number of the new commit.
     places : mapping of str to Place
-        Small batches that older commits hold, by their paths.
+        Places of small batches in older commits, by their paths.
     program : bytes
-        The description of what runs, in one line; of nothing if nothing has run.
+        The description of the running program, in one line; empty if nothing has run.
     settings : mapping
-        What else is to be known, as JSON has it.
+        Further values, as JSON.
     """
     return _Encoder(name, number, places).encoded(state, program, settings)
 
@@ -292,14 +300,14 @@ def _ipc(batch: pa.RecordBatch | pa.Table) -> pa.Buffer:
 
 
 def _length(path: str) -> int:
-    told = storage.certified(path)
-    assert told is not None  # it is one of the store
-    return told[1]
+    certificate = storage.certified(path)
+    assert certificate is not None  # it is a file of the store
+    return certificate[1]
 
 
 class Decoder(StoredTraces):
-    """Reads the text of a state, over the nodes of a program. Its parameters are as of
-    `StoredTraces`, and `pyspark_diff.trace.stored_traces.stored_traces` makes it.
+    """Decodes the text of a state over the nodes of a program. It has the parameters of
+    `StoredTraces`, and is created by `pyspark_diff.trace.stored_traces.stored_traces`.
     """
 
     @cached_property
@@ -307,8 +315,7 @@ class Decoder(StoredTraces):
         return {}
 
     def state(self, nodes: Mapping[int, Node], graph: Graph | None) -> State:
-        """The state, over the nodes of a program by their numbers; those that are not in it are
-        left out.
+        """The state over the nodes of a program by their numbers, without other nodes.
 
         Raises
         ------
@@ -316,9 +323,9 @@ class Decoder(StoredTraces):
         """
         body = self.body
 
-        def by_node(told: Mapping[str, Any], read: Callable[[Any], _T]) -> dict[Node, _T]:
+        def by_node(values: Mapping[str, Any], read: Callable[[Any], _T]) -> dict[Node, _T]:
             return {
-                nodes[int(number)]: read(one) for number, one in told.items()
+                nodes[int(number)]: read(value) for number, value in values.items()
                 if int(number) in nodes
             }
 
@@ -328,27 +335,27 @@ class Decoder(StoredTraces):
                 if isinstance(node := nodes.get(number), Inspect)
             ]
             outbox = []
-            for number, at, epoch, given, tables in body["outbox"]:
+            for number, at, epoch, calls_done, tables in body["outbox"]:
                 node = nodes.get(number)
                 if isinstance(node, Inspect):
-                    found = Delivery(node, [self._table(t) for t in tables], tuple(at), epoch)
-                    found.calls_done = int(given)
-                    outbox.append(found)
+                    delivery = Delivery(node, [self._table(t) for t in tables], tuple(at), epoch)
+                    delivery.calls_done = int(calls_done)
+                    outbox.append(delivery)
             return State(
                 by_node(body["frontiers"], antichain_told),
                 by_node(body["traces"], self._trace),
                 by_node(body["pending"], lambda feeds: tuple(map(self._feed, feeds))),
-                by_node(body["waiting"], lambda held: tuple(map(self._arrival, held))),
+                by_node(body["waiting"], lambda records: tuple(map(self._arrival, records))),
                 {},
                 tuple(outbox),
                 int(body["step"]),
                 fed=frozenset(nodes[n] for n in body["given"] if n in nodes),
                 graph=graph,
                 floors=by_node(body["floors"], antichain_told),
-                recent=by_node(body["recent"], lambda held: tuple(map(self._arrival, held))),
+                recent=by_node(body["recent"], lambda records: tuple(map(self._arrival, records))),
                 shown=tuple(shown),
                 rewinds=frozenset(nodes[n] for n in body["rewinds"] if n in nodes),
-                # Those of before there were sources and sinks have neither.
+                # Commits from before there were sources and sinks have neither.
                 offsets=dict(body.get("offsets", {})),
                 given_to={
                     str(name): SinkChanges(
@@ -360,27 +367,27 @@ class Decoder(StoredTraces):
                 },
             )
 
-    def _feed(self, told: Any) -> Feed:
-        source, lower, upper, until = told
+    def _feed(self, record: Any) -> Feed:
+        source, lower, upper, until = record
         return Feed(self._source(source), (), lower, upper, antichain_told(until))
 
-    def _arrival(self, told: Any) -> Arrival:
-        source, last, taken, until = told
-        return Arrival(self._source(source), as_time(last), taken, until)
+    def _arrival(self, record: Any) -> Arrival:
+        source, last, start, until = record
+        return Arrival(self._source(source), as_time(last), start, until)
 
     def _source(self, number: int) -> UpdateRows:
         if number not in self._sources:
-            told = self.body["sources"][number]
-            schema = Schema(schema_from_json(told["schema"]))
-            if "place" in told:
+            record = self.body["sources"][number]
+            schema = Schema(schema_from_json(record["schema"]))
+            if "place" in record:
                 self._sources[number] = UpdateRows(
-                    schema, table=self._table(number), rows=told["rows"]
+                    schema, table=self._table(number), rows=record["rows"]
                 )
             else:
-                for name in told["files"]:
-                    self._files[name]  # it is one of those that the commit names
-                paths = tuple(f"{self._root}/{name}" for name in told["files"])
-                self._sources[number] = UpdateRows(schema, paths=paths, rows=told["rows"])
+                for name in record["files"]:
+                    self._files[name]  # raises an error unless the commit has this file
+                paths = tuple(f"{self._root}/{name}" for name in record["files"])
+                self._sources[number] = UpdateRows(schema, paths=paths, rows=record["rows"])
         return self._sources[number]
 
     def _table(self, number: int) -> pa.Table:
