@@ -190,7 +190,7 @@ class ReportingMethods(SteppingMethods):
                     a, b, c = (x + y for x, y in zip(before, work))
                     together.buckets[bucket] = (int(a), int(b), c)
             yield operator, together, Arrangement(
-                trace, form.taken if isinstance(node, Keyed) else node.schema, form.layout,
+                trace, form.input_schema if isinstance(node, Keyed) else node.schema, form.layout,
                 form.stored, self.time_type, self.time_name, self.diff_name,
             )
 

@@ -50,8 +50,8 @@ class Changes:
         reasons, function = self._nodes(bool(set(new) & set(gone)))
         if function and self._plan.python != PYTHON:
             reasons.append(
-                "functions are compared by their compiled code, and Python changed from "
-                f"{self._plan.python} to {PYTHON}: this change may be their only difference"
+                "functions are compared by their compiled code, and the version changed from "
+                f"Python {self._plan.python} to {PYTHON}: they may not differ otherwise"
             )
         for text in dict.fromkeys(new):
             reasons.append(f"{text} is rebuilt" if text in gone else f"{text} is new")

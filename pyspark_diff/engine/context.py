@@ -220,9 +220,9 @@ class StepContext:
             dataflow, self.graph.program.name(node), at, lower, self.frontiers[node].bound
         )
 
-    def share(self, node: Shared, seen: int = 0) -> None:
+    def share(self, node: Shared, min_depth: int = 0) -> None:
         """Evaluate expressions once for all that read them."""
-        feeds = self.graph.feeds(node.inputs[0], self.emitted, seen)
+        feeds = self.graph.feeds(node.inputs[0], self.emitted, min_depth)
         wanted = self.graph.wanted[node]
         self.emitted[node] = tuple(self.evaluation.evaluated(node, feed, wanted) for feed in feeds)
 
@@ -354,7 +354,7 @@ class StepContext:
         return Work(
             self.graph.program.name(node),
             form.layout,
-            form.taken.names,
+            form.input_schema.names,
             self.settings.buckets,
             node.kernel,
             output,
@@ -379,7 +379,7 @@ class StepContext:
             results = job.results(number)
             self._count(node, self.spark_runner, results)
             return results
-        schema = self.graph.form(node).taken
+        schema = self.graph.form(node).input_schema
         work = self.work_of(node, trace, lower, upper, coordinate)
         runner, feeds = self._choose(feeds)
         if isinstance(runner, LocalRunner):
@@ -455,7 +455,7 @@ class StepContext:
         """What a node gave, and what it leaves to be made, as feeds."""
         if not outputs and not rest:
             return ()
-        schema = self.graph.form(node).gives
+        schema = self.graph.form(node).output_schema
         sources = []
         tables = [o.table for o in outputs if o.table is not None and o.table.num_rows]
         held = sum(table.num_rows for table in tables)

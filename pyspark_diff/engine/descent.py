@@ -1,16 +1,15 @@
-"""Loops that fall for ever: what they keep the least of becomes less and less.
+"""Loops that decrease without end: their least values never stop falling.
 
-A loop keeps, of each record without one column, the least sum of numbers from outside on a way to
-it, from zero on; ``d_i`` is that after iteration ``i``, each sum being of doubles, added up one by
-one. A way goes from key to key, of which there are ``n``, and ``w`` is the largest number. With no
-cycle of less than zero, a way of ``i`` numbers is, but for what is lost by rounding, no less than
-the same one without its cycles, which has ``n`` numbers at most::
+A loop keeps, for each record without one column, the least sum of outside numbers on a path to the
+record, from zero on. Each sum adds doubles one by one. ``d_i`` is the value after iteration ``i``.
+A path goes from key to key; there are ``n`` keys, and ``w`` is the largest number. If no cycle is
+negative, the sum of a path with ``i`` numbers is no less than the sum without the path's cycles,
+except for rounding. A path without cycles has at most ``n`` numbers::
 
-    i >= j >= n,  no cycle of less than zero   ⟹   d_i >= d_j - 2 * i * i * w * 2**-52
+    i >= j >= n,  no negative cycle   ⟹   d_i >= d_j - 2 * i * i * w * 2**-52
 
-as adding ``i`` numbers that are ``w`` at most loses ``i * i * w * 2**-53`` at most, and a little of
-that. So a value that falls further tells of a cycle, and rounding alone never does.
-Source: Higham, "Accuracy and Stability of Numerical Algorithms", chapter 4.
+since the rounding error of adding ``i`` numbers up to ``w`` is ``i * i * w * 2**-53``, and little
+more. So a value that falls further proves a negative cycle; rounding alone never causes it.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.spark.schema import Schema
 
-#: What is lost by rounding, with room for what is lost where this itself is computed.
+#: The factor of the rounding error, with room for the error of its own computation.
 _LOST = 2.0**-50
-#: Sums that are no larger have room.
+#: Sums up to this bound cannot overflow.
 _LARGE = 1e300
 
 
 def largest_of(columns: Iterable[pa.Array]) -> float:
-    """The largest absolute value of some columns of doubles; infinite ones lead to no number."""
+    """The largest finite absolute value in some columns of doubles; infinity is no number here."""
     most = 0.0
     for column in columns:
         values = np.abs(buffers.fixed(column.drop_null()).astype(np.float64))
@@ -41,40 +40,42 @@ def largest_of(columns: Iterable[pa.Array]) -> float:
 
 
 class Descent:
-    """Looks for a value that falls further than by rounding, in one run of a loop. It holds state.
+    """Searches for a value that falls further than rounding allows, in one run of a loop.
+
+    It holds state.
 
     Parameters
     ----------
     column : str
-        What the loop keeps the least of.
+        The column with the least value.
     largest : float
-        The largest of the numbers that it adds up.
+        The largest number that the loop adds.
     iteration : int
-        The first that it is given.
+        The first iteration.
     """
 
     def __init__(self, column: str, largest: float, iteration: int):
         self._column, self._largest = column, largest
-        #: The first iteration of what is held.
+        #: The iteration of the first values.
         self.since = iteration
-        #: By the hash of a record without the value, and its time: that record, and its value.
+        #: The first record without the column, and its value, by the record's hash and time.
         self._first: dict[tuple[int, int], tuple[list[Any], float]] = {}
 
     def takes(self, iteration: int, schema: Schema, updates: Updates) -> bool:
-        """Take in what goes round after one more iteration, and tell whether something has fallen.
+        """Add the feedback after one more iteration; returns whether a value has fallen too far.
 
         Parameters
         ----------
         iteration : int
         schema : Schema
-            Of the variable.
+            The schema of the variable.
         updates : Updates
-            Consolidated.
+            Consolidated feedback.
         """
-        # Of the first time all before it is as it was, and what comes in is what is there then.
+        # At the first time there are no earlier updates, so insertions are the present records.
         times = updates.times()
         there = np.flatnonzero((times == times.min()) & (updates.diffs() > 0))
-        there = there[:HELD_ROWS]  # any will do, and so many are looked at one by one
+        there = there[:HELD_ROWS]  # any records serve, and each of them costs a look-up
         if not there.size:
             return False
         when = int(times[there[0]])

@@ -1,7 +1,7 @@
-"""Explanations: what each operator is, what it keeps and for whom, and what the last step cost it.
+"""Explanations: each operator, its arrangement with its readers, and its cost in the last step.
 
-What is told is what runs: a program as it was lowered, in the order of a step. Nothing is run to
-tell it, and nothing changes.
+An explanation describes the lowered program in the order of a step. It runs nothing, and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ from pyspark_diff.reasons import (
 )
 from pyspark_diff.trace.spine import Trace
 
-#: What operators are to who reads of them.
+#: Forms of operators, for readers of explanations.
 SOURCE, LINEAR, KEYED, LOOP_PART, SINK = "source", "linear", "keyed", "loop", "sink"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a dataflow, as `explain` has it.
+    """One operator of a dataflow, as an explanation describes it.
 
     Parameters
     ----------
     number : int
-        Its place in the program, by which others name it.
+        Its place in the program, which identifies it in other operators.
     name : str
         Operator and number.
     form : {"source", "linear", "keyed", "loop", "sink"}
-        How it is maintained: by what enters, update by update, by key from an arrangement, as a
-        part of what makes a loop, or only shown.
+        Its maintenance: by arrivals, update by update, by key from an arrangement, as a part of a
+        loop's construction, or for display only.
     inputs : tuple of int
-        Numbers of the operators that it reads.
+        Numbers of its inputs.
     loops : tuple of str
-        The loops that it is in, the outermost first.
+        The loops around it, the outermost first.
     columns : tuple of str
-        What it gives.
+        Its output columns.
     arranged_by : tuple of str or None
-        The key of the arrangement that it keeps; None if it keeps nothing.
+        The key of its arrangement; None without an arrangement.
     readers : tuple of str
-        Who reads this arrangement: with more than one it is shared.
+        The readers of its arrangement; several readers share it.
     rows, batches, bytes : int
-        Update rows that are kept, in how many batches and bytes.
+        Numbers of update rows, batches and bytes in its arrangement.
     reasons : tuple of Reason
-        Why a change may cost more than itself.
+        Reasons why a change may cost more than the change itself.
     cost : OperatorCost
-        What it did in the last step; all zero if it had nothing to do.
+        Its cost in the last step; all zero if it did no work.
     feedback : int or None
-        Of a variable of a loop the number of the operator whose output it is in the next iteration.
+        For a variable of a loop, the number of the operator with its next value.
     """
 
     number: int
@@ -95,7 +95,7 @@ class Operator:
 
     @property
     def operator(self) -> str:
-        """What it is called, without its number."""
+        """Its kind, without its number."""
         return self.name.rpartition("-")[0]
 
     @property
@@ -107,25 +107,25 @@ class Operator:
 def operators(
     graph: Graph, traces: Mapping[Node, Trace], costs: Costs, arrangements: Mapping[Node, str]
 ) -> list[Operator]:
-    """All operators of a graph in the order in which they run, those that do nothing left out.
+    """All operators of a graph in the order of a step, without those that do no work.
 
     Parameters
     ----------
     graph : Graph
     traces : mapping of Node to Trace
-        What is kept.
+        The traces of arrangements.
     costs : Costs
-        Of the last step.
+        The costs of the last step.
     arrangements : mapping of Node to str
-        By kept collections what users call them.
+        Users' names of kept collections.
     """
     program = graph.program
     general = set(_general_loops(graph))
-    found = []
+    listed = []
     for node in graph.nodes:
         trace = traces.get(node) if isinstance(node, Arranged) and node.keeps else None
         keeps = isinstance(node, Arranged) and node.keeps
-        found.append(Operator(
+        listed.append(Operator(
             program.numbers[node],
             program.name(node),
             _form(node),
@@ -141,7 +141,7 @@ def operators(
             costs.get(node) or OperatorCost(),
             _feedback(program, node),
         ))
-    return found
+    return listed
 
 
 def _feedback(program: Program, node: Node) -> int | None:
@@ -162,11 +162,11 @@ def _form(node: Node) -> str:
 
 
 def _loops(node: Node) -> list[LoopScope]:
-    loop, found = node.loop, []
+    loop, loops = node.loop, []
     while loop is not None:
-        found.append(loop)
+        loops.append(loop)
         loop = loop.parent
-    return found[::-1]
+    return loops[::-1]
 
 
 def _readers(graph: Graph, node: Node, called: Mapping[Node, str]) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def _readers(graph: Graph, node: Node, called: Mapping[Node, str]) -> tuple[str,
 
 
 def _general_loops(graph: Graph) -> Iterable[LoopScope]:
-    """Loops whose records are not numbers alone."""
+    """Loops with other records than numbers."""
     stack = [item for item in graph.order if isinstance(item, Subgraph)]
     while stack:
         item = stack.pop()
@@ -189,7 +189,7 @@ def _general_loops(graph: Graph) -> Iterable[LoopScope]:
 
 
 def _reasons(graph: Graph, node: Node, general: set[LoopScope]) -> Iterable[Reason]:
-    """Why a change may cost an operator more than itself."""
+    """The reasons why a change may cost an operator more than the change itself."""
     if isinstance(node, Linear) and not node.stage.portable:
         yield SPARK_EVALUATION
     if isinstance(node, (Reader, Keyed)) and node.kernel is not None:
@@ -207,7 +207,7 @@ def _reasons(graph: Graph, node: Node, general: set[LoopScope]) -> Iterable[Reas
 
 
 def _salted(node: Reader) -> bool:
-    """Whether all that it joins by is a salt, so that each record meets each other one."""
+    """Whether a salt is the whole key of a join, so that all pairs of records meet."""
     for source in node.arranged:
         below: Node = source
         while isinstance(below, (Keyed, Shared, Concat)) and below.inputs:
@@ -218,17 +218,18 @@ def _salted(node: Reader) -> bool:
 
 
 def refuse_scans(graph: Graph) -> None:
-    """Refuse a program in which a change of one record reads all that an operator keeps.
+    """Refuse a program in which a change of one record reads all rows of an arrangement.
 
     Raises
     ------
     FullScanError
     """
-    for one in operators(graph, {}, Costs(), {}):
-        for reason in one.reasons:
+    for operator in operators(graph, {}, Costs(), {}):
+        columns = ", ".join(operator.columns)
+        for reason in operator.reasons:
             if reason.scope == "state":
                 raise FullScanError(
-                    f"{one.operator} over {', '.join(one.columns)} is refused by strict=True, "
-                    f"{reason.code}: {reason.text}. You may {reason.advice}; or leave strict out, "
-                    "which is policy='incremental' of a view"
+                    f"{operator.operator} over {columns} is refused by strict=True, "
+                    f"{reason.code}: {reason.text}. You may {reason.advice}; or leave strict out "
+                    "(for a view: policy='incremental')"
                 )

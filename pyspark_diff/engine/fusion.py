@@ -101,7 +101,7 @@ class Fusion:
         visits.made[node] = number
         visits.emitted[node] = ()
         if not (isinstance(node, Keyed) and node.kernel is None):
-            rows = UpdateRows(self._graph.form(node).gives)
+            rows = UpdateRows(self._graph.form(node).output_schema)
             self._given.append((rows, node, number))
             visits.emitted[node] = (Feed(rows),)
 
@@ -124,7 +124,7 @@ class Fusion:
             # By other keys it may be in the same buckets all the same, but seldom is.
             if feed.source is rows and giver.key == node.key:
                 work = visits.work_of(node)
-                split = feed.split(work, self._graph.form(node).taken)
+                split = feed.split(work, self._graph.form(node).input_schema)
                 return Taking(work, split, feed.chain, number)
         return None
 

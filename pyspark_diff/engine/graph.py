@@ -1,6 +1,6 @@
-"""The dataflow graph: a lowered program in the order in which it runs, and who needs what of it.
+"""The dataflow graph: a lowered program in the order of its nodes, with the needs of each node.
 
-Nothing runs that no sink reads.
+Every node is upstream of a sink.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pyspark_diff.engine.demand import readings_of, wanted_of
 from pyspark_diff.engine.loop_plan import Planned, planned
-from pyspark_diff.engine.lowering import Standing, lowered
+from pyspark_diff.engine.lowering import Existing, lowered
 from pyspark_diff.engine.program import Program, written
 from pyspark_diff.engine.subgraph import Item, Subgraph, flat, order_of
 from pyspark_diff.kernels.layout import Layout
@@ -36,20 +36,20 @@ from pyspark_diff.runners.work import Output
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain, meet_all
 
-#: Nodes that give what they have emitted, and nothing else.
+#: Nodes whose output is only the updates that they have emitted.
 SOURCES = (Input, Imported, Arranged, Shared, Variable, Enter, EnterAt, Move, Leave)
 
 
 @dataclass(frozen=True)
 class Component:
-    """Nodes of a graph that have nothing to do with all others.
+    """The nodes of a connected part of a graph.
 
     Parameters
     ----------
     items : tuple of (int, Item)
-        What runs, and its place among all that runs.
+        The items of the part, with their places among all items.
     nodes : tuple of Node
-        All of them.
+        The nodes of all items.
     """
 
     items: tuple[tuple[int, Item], ...]
@@ -57,18 +57,17 @@ class Component:
 
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
-        """The inputs among them, constants too."""
+        """The inputs of the part, with constants."""
         return tuple(node for node in self.nodes if isinstance(node, Input))
 
     @cached_property
     def arranged(self) -> tuple[Arranged, ...]:
-        """Those that may keep an arrangement."""
+        """The nodes that may keep an arrangement."""
         return tuple(node for node in self.nodes if isinstance(node, Arranged))
 
     @cached_property
     def plain(self) -> bool:
-        """Whether there is no loop among them, no constant, and nothing that falls due by itself.
-        """
+        """Whether the part has no loop, no constant, and no operator that emits updates later."""
         return not any(isinstance(item, Subgraph) for _, item in self.items) and not any(
             isinstance(node, Constant) or isinstance(node, Reader) and node.kernel.by_time
             for node in self.nodes
@@ -77,7 +76,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Form:
-    """What follows from a node, and from the columns of it that somebody reads.
+    """The properties that follow from a node and from its columns with a reader.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ class Form:
     wanted: frozenset[str]
 
     @cached_property
-    def gives(self) -> Schema:
+    def output_schema(self) -> Schema:
         """The wanted columns."""
         names = self.node.schema.names
         if self.wanted.issuperset(names):
@@ -98,10 +97,10 @@ class Form:
 
     @cached_property
     def output(self) -> Output:
-        """The form in which an operator gives its updates: the columns that somebody reads."""
+        """The form of an operator's output: the columns with a reader."""
         node, names = self.node, self.node.schema.names
         positions = tuple(i for i, name in enumerate(names) if name in self.wanted)
-        # Pairs of a join are many, and what takes them in adds up equal ones anyway.
+        # The output of a join is large, and its reader adds equal rows up in any case.
         pruned = len(positions) < len(names) and not (
             isinstance(node, Reader) and isinstance(node.kernel, BilinearKernel)
         )
@@ -117,7 +116,7 @@ class Form:
 
     @cached_property
     def layout(self) -> Layout:
-        """How the records of an arrangement are held."""
+        """The layout of an arrangement's records."""
         return self._arranged.layout(self.wanted)
 
     @cached_property
@@ -126,8 +125,8 @@ class Form:
         return self._arranged.stored(self.wanted)
 
     @cached_property
-    def taken(self) -> Schema:
-        """The columns of its input that a node takes in by key."""
+    def input_schema(self) -> Schema:
+        """The input columns that a node arranges by key."""
         schema = self.node.inputs[0].schema
         if isinstance(self.node, Keyed) and self.node.kernel is not None:
             return schema
@@ -136,34 +135,34 @@ class Form:
     @property
     def _arranged(self) -> Arranged:
         if not isinstance(self.node, Arranged):
-            raise TypeError(f"{self.node!r} keeps nothing")
+            raise TypeError(f"{self.node!r} has no arrangement")
         return self.node
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The part of a dataflow that is run.
+    """The running part of a dataflow.
 
     Parameters
     ----------
     program : Program
-        What runs.
+        The lowered program.
     lowered : mapping of Node to Node
-        For each node as it was written the one that runs.
+        The running node of each written node.
     order : tuple of (Node or Subgraph)
-        What runs, one after the other; a loop is one item.
+        The items in their order; a loop is one item.
     nodes : tuple of Node
-        All of them, in that order.
+        The nodes of all items, in this order.
     wanted : mapping of Node to frozenset of str
-        Columns that somebody reads.
+        The columns of each node with a reader.
     readings : mapping of Node to int
-        How many operators evaluate what a node gives.
+        The number of operators that evaluate each node's output.
     readers : mapping of Node to tuple of Reader
         Operators that read a node's arrangement.
     sinks : frozenset of Node
-        Nodes that are run for their own sake.
+        Nodes that run without readers.
     origins : mapping of Node to tuple of Node
-        For each node that runs those as they were written that it comes from.
+        The written nodes of each running node.
     """
 
     program: Program
@@ -178,16 +177,16 @@ class Graph:
 
     @cached_property
     def connected(self) -> tuple[Component, ...]:
-        """The nodes in parts that have nothing to do with each other."""
+        """The connected parts of the graph."""
         parts: dict[Node, list[Node]] = {}
         items: dict[int, list[tuple[int, Item]]] = {}
 
         def together(nodes: Iterable[Node]) -> None:
-            found: dict[int, list[Node]] = {}
+            merged: dict[int, list[Node]] = {}
             for node in nodes:
                 part = parts.setdefault(node, [node])
-                found[id(part)] = part
-            whole = [node for part in found.values() for node in part]
+                merged[id(part)] = part
+            whole = [node for part in merged.values() for node in part]
             parts.update(dict.fromkeys(whole, whole))
 
         for item in self.order:
@@ -198,33 +197,35 @@ class Graph:
         for place, item in enumerate(self.order):
             node = item if isinstance(item, Node) else item.nodes()[0]
             items.setdefault(id(parts[node]), []).append((place, item))
-        found = {id(part): part for part in parts.values()}
-        return tuple(Component(tuple(items[number]), tuple(part)) for number, part in found.items())
+        components = {id(part): part for part in parts.values()}
+        return tuple(
+            Component(tuple(items[number]), tuple(part)) for number, part in components.items()
+        )
 
     @cached_property
     def _forms(self) -> dict[Node, Form]:
         return {}
 
     def form(self, node: Node) -> Form:
-        """How a node's records are held and given: made once, and asked for in each step."""
-        found = self._forms.get(node)
-        if found is None:
-            found = self._forms[node] = Form(node, self.wanted[node])
-        return found
+        """The form of a node's records, computed once."""
+        form = self._forms.get(node)
+        if form is None:
+            form = self._forms[node] = Form(node, self.wanted[node])
+        return form
 
     @cached_property
     def places(self) -> Mapping[Node, int]:
-        """The place of each node in the order in which they run."""
+        """The place of each node in the order."""
         return {node: place for place, node in enumerate(self.nodes)}
 
     @cached_property
     def part_of(self) -> dict[Node, Component]:
-        """For each input the part that it is in."""
+        """The part of each input."""
         return {node: part for part in self.connected for node in part.inputs}
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """The constants among its nodes."""
+        """The constants of the graph."""
         return tuple(node for node in self.nodes if isinstance(node, Constant))
 
     @cached_property
@@ -232,72 +233,72 @@ class Graph:
         return {}
 
     def on_numbers(self, subgraph: Subgraph) -> Planned | None:
-        """The form of a loop on numbers, worked out once; None where it has none."""
+        """The form of a loop on numbers, computed once; None if it has no such form."""
         if subgraph.loop not in self._plans:
             self._plans[subgraph.loop] = planned(subgraph, self.wanted, self.sinks)
         return self._plans[subgraph.loop]
 
     def arrangement(self, sink: Node) -> Arranged:
-        """The arrangement that a sink became."""
-        found = self.lowered[sink]
-        if not isinstance(found, Arranged):
-            raise TypeError(f"{sink!r} keeps no collection")
-        return found
+        """The arrangement of a sink."""
+        arrangement = self.lowered[sink]
+        if not isinstance(arrangement, Arranged):
+            raise TypeError(f"{sink!r} has no arrangement")
+        return arrangement
 
     def feeds(
-        self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]], seen: int = 0
+        self, node: Node, emitted: Mapping[Node, tuple[Feed, ...]], min_depth: int = 0
     ) -> tuple[Feed, ...]:
-        """What reaches the readers of a node, given what inputs and keyed operators emitted.
+        """The updates that reach the readers of a node from inputs and keyed operators.
 
         Parameters
         ----------
         node : Node
         emitted : mapping of Node to tuple of Feed
-        seen : int
-            In a loop, nodes with fewer loops around them give nothing: it was all there when the
-            loop began.
+        min_depth : int
+            In a loop, nodes with fewer loops around them have no new updates: all of them arrived
+            before the loop began.
         """
-        if node.depth < seen:
+        if node.depth < min_depth:
             return ()
         if node in emitted or isinstance(node, SOURCES):
             return emitted.get(node, ())
-        found = [f for source in node.inputs for f in self.feeds(source, emitted, seen)]
+        feeds = [f for source in node.inputs for f in self.feeds(source, emitted, min_depth)]
         if isinstance(node, Linear):
-            found = [feed.then(self._stages[node]) for feed in found]
-        return tuple(found)
+            feeds = [feed.then(self._stages[node]) for feed in feeds]
+        return tuple(feeds)
 
     @cached_property
     def _stages(self) -> Mapping[Node, Stage]:
-        """What linear operators do, for the columns that are read: one object each, by which what
-        it makes of few rows is found again."""
+        """The stages of linear operators, for the columns with a reader. Each is one object, which
+        identifies its cached results for few rows."""
         return {
             node: node.stage.giving(self.wanted[node])
             for node in self.nodes if isinstance(node, Linear)
         }
 
 
-def graph_of(sinks: Iterable[Node], standing: Standing = Standing()) -> Graph:
+def graph_of(sinks: Iterable[Node], existing: Existing = Existing()) -> Graph:
     """The graph upstream of some sinks.
 
     Parameters
     ----------
     sinks : iterable of Node
-    standing : Standing, optional
-        What has run of it, and stays as it is.
+    existing : Existing, optional
+        The part that has run.
 
     Returns
     -------
     Graph
     """
-    found = lowered(written(sinks), standing)
-    origins = {node: standing.origins.get(node, ()) for node in found.program.nodes}
-    for node, to in found.nodes.items():
+    lowering = lowered(written(sinks), existing)
+    origins = {node: existing.origins.get(node, ()) for node in lowering.program.nodes}
+    for node, to in lowering.nodes.items():
         if to in origins and node not in origins[to]:
             origins[to] += (node,)
-    for node, of in list(origins.items()):
+    for node, written_nodes in list(origins.items()):
         if isinstance(node, Shared) and not origins[node.inputs[0]]:
-            origins[node.inputs[0]] = of
-    return graph_from(found.program, found.nodes, origins, standing.wanted)
+            origins[node.inputs[0]] = written_nodes
+    return graph_from(lowering.program, lowering.nodes, origins, existing.wanted)
 
 
 def graph_from(
@@ -306,17 +307,17 @@ def graph_from(
     origins: Mapping[Node, tuple[Node, ...]],
     wanted: Mapping[Node, frozenset[str]],
 ) -> Graph:
-    """The graph of a program that is lowered.
+    """The graph of a lowered program.
 
     Parameters
     ----------
     program : Program
     nodes : mapping of Node to Node
-        For each node as it was written the one that runs.
+        The running node of each written node.
     origins : mapping of Node to tuple of Node
-        For each node that runs those as they were written that it comes from.
+        The written nodes of each running node.
     wanted : mapping of Node to frozenset of str
-        Columns that nodes give in any case.
+        Columns that nodes have in any case.
     """
     order = order_of(program)
     readers: dict[Node, tuple[Reader, ...]] = {node: () for node in program.nodes}
@@ -333,7 +334,7 @@ def graph_from(
 def starts_of(
     graph: Graph, begins: Mapping[Node, Antichain], start: Antichain
 ) -> dict[Node, Antichain]:
-    """The first frontier of each node, given those of the inputs that are fed, and of constants."""
+    """The first frontier of each node, from those of fed inputs and of constants."""
     starts: dict[Node, Antichain] = {}
     for item in graph.order:
         if isinstance(item, Subgraph):

@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Iterable, Mapping, Sequence
 
 from pyspark_diff.engine.graph import Graph, graph_of, starts_of
-from pyspark_diff.engine.lowering import Standing
+from pyspark_diff.engine.lowering import Existing
 from pyspark_diff.engine.state import State
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.operators.contract import Stage
@@ -170,7 +170,7 @@ def _grown(
 ) -> Growth:
     """The growth in which some arrangements are shared, some nodes made again, and some that a
     program of before had besides go on."""
-    standing = Standing(old.program, old.lowered, whole, gone, old.wanted, old.origins, bases)
+    standing = Existing(old.program, old.lowered, whole, gone, old.wanted, old.origins, bases)
     graph = graph_of(sinks, standing)
     late = frozenset(graph.nodes) - frozenset(old.nodes)
     pasts: dict[Imported, tuple[Past, ...]] = {}

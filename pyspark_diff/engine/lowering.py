@@ -1,26 +1,27 @@
-"""The lowering: from a program as it is written to the one that runs.
+"""The lowering: rewrites a written program into the running program.
 
 For every node ``n``, every time ``t``, and all updates of the inputs::
 
     accumulate(lowered(n), t) = accumulate(n, t)
 
-It is done once, by four rewritings, each a pure function of programs:
+It happens once, by four rewritings. Each is a pure function of programs:
 
 merged
-    What was asked for twice, an arrangement of one collection by one key, is one, and so is a
-    constant that was made of one table.
+    Arrangements of one collection by one key become one node, and so do constants from one table.
+
 arranged
-    What is arranged already is read from there: a collection that comes out by the key that
-    somebody wants it by becomes an arrangement itself, an operator on whole records finds them in
-    the arrangement that there is. In a loop all operators are readers of arrangements, and keep
-    what they gave, since they have to know it at other coordinates.
+    Operators read existing arrangements: an operator on whole records reads the arrangement of its
+    input. An output by the key that a reader needs becomes an arrangement itself. In a loop all
+    operators read arrangements, and keep their outputs, which they need at other coordinates.
+
 entered
-    A stream from outside of all loops goes up to where a loop does by way of an `Enter`.
+    A stream from outside of all loops enters a loop through an `Enter`.
+
 shared
     An expression that only Spark evaluates and several operators read is evaluated once.
 
-A program that has run can grow. What has run stays what it is, `Standing`, and only what is new is
-rewritten; the last rewriting, `imported`, brings the past of the one into the other.
+A program that has run can grow. Its nodes, `Existing`, do not change, and only new nodes are
+rewritten. The last rewriting, `imported`, connects them with the past of the existing nodes.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ from pyspark_diff.operators.node import (
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program in another form, and where its nodes went.
+    """A program in another form, with a map of its nodes.
 
     Parameters
     ----------
     program : Program
     nodes : mapping of Node to Node
-        For each node of the first form the one that gives the same collection.
+        For each node of the first form, the new node with the same collection.
     """
 
     program: Program
@@ -66,25 +67,25 @@ class Lowered:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What has run already, and stays as it is.
+class Existing:
+    """The nodes that have run, which do not change.
 
     Parameters
     ----------
     program : Program
-        What runs.
+        The running program.
     nodes : mapping of Node to Node
-        For each node as it was written the one that runs.
+        The running node of each written node.
     whole : frozenset of Node
-        Arrangements that hold all of their collections, all columns of it.
+        Arrangements with all records and all columns of their collections.
     gone : frozenset of Node
-        Nodes that run and whose past is gone: for what is new they are made again.
+        Running nodes without their past: new operators need new copies of them.
     wanted : mapping of Node to frozenset of str
-        Columns that nodes have given so far.
+        The columns that nodes have had so far.
     origins : mapping of Node to tuple of Node
-        For each node that runs those as they were written that it comes from.
+        The written nodes of each running node.
     bases : tuple of Node
-        Nodes that go on whatever reads them, as something new is given its past from there.
+        Nodes that continue without readers, since new operators are backfilled from them.
     """
 
     program: Program = field(default_factory=lambda: Program((), (), {}))
@@ -103,22 +104,22 @@ class Standing:
         return node not in self or node in self.whole
 
 
-_Rewriting = Callable[[Program, Standing], "Lowered"]
+_Rewriting = Callable[[Program, Existing], "Lowered"]
 
 
-def lowered(program: Program, standing: Standing = Standing()) -> Lowered:
-    """The program that runs.
+def lowered(program: Program, existing: Existing = Existing()) -> Lowered:
+    """The running program.
 
     Parameters
     ----------
     program : Program
-        As it is written, with all that has run.
-    standing : Standing, optional
+        The written program, with all nodes that have run.
+    existing : Existing, optional
 
     Raises
     ------
     NotReadableError
-        If something new is made of what is inside of a loop that has run.
+        If a new operator reads a collection inside of a loop that has run.
     """
     unset = [node for node in program.nodes
              if isinstance(node, Variable) and node not in program.results]
@@ -126,54 +127,54 @@ def lowered(program: Program, standing: Standing = Standing()) -> Lowered:
         raise ValueError(f"{unset[0]!r} was never set")
     nodes: Mapping[Node, Node] = {node: node for node in program.nodes}
     rewritings: tuple[_Rewriting, ...] = (
-        _standing, merged, arranged, entered, shared, imported
+        _with_existing, merged, arranged, entered, shared, imported
     )
     for rewriting in rewritings:
-        found = rewriting(program, standing)
-        program = found.program
-        # Of two that do the same, of a program of before, only one may be left.
-        nodes = {node: found.nodes[to] for node, to in nodes.items() if to in found.nodes}
+        rewritten = rewriting(program, existing)
+        program = rewritten.program
+        # An earlier program may have two equal nodes, and only one of them may remain.
+        nodes = {node: rewritten.nodes[to] for node, to in nodes.items() if to in rewritten.nodes}
     return Lowered(program, nodes)
 
 
-def _standing(program: Program, standing: Standing) -> Lowered:
-    """What has run in the form in which it runs."""
-    made: dict[Node, Node] = {}
+def _with_existing(program: Program, existing: Existing) -> Lowered:
+    """The program with its existing nodes in their running form."""
+    nodes: dict[Node, Node] = {}
     for node in program.nodes:
-        found = standing.nodes.get(node)
-        if found is not None and found not in standing.gone:
-            made[node] = found
-        elif found is not None and isinstance(node, Inspect):
-            made[node] = made[node.inputs[0]]  # it has been shown what is past
+        running = existing.nodes.get(node)
+        if running is not None and running not in existing.gone:
+            nodes[node] = running
+        elif running is not None and isinstance(node, Inspect):
+            nodes[node] = nodes[node.inputs[0]]  # it has shown the past already
         else:
-            again = node if found is None else copy(node)
-            made[node] = again.over([made[n] for n in node.inputs])
-    results = dict(standing.program.results)
+            again = node if running is None else copy(node)
+            nodes[node] = again.over([nodes[n] for n in node.inputs])
+    results = dict(existing.program.results)
     for node, result in program.results.items():
-        variable = made[node]
+        variable = nodes[node]
         if isinstance(variable, Variable):
-            results.setdefault(variable, made[result])
-    sinks = [standing.nodes.get(sink, made[sink]) for sink in program.sinks]
-    return Lowered(program_of([*sinks, *standing.bases], results), made)
+            results.setdefault(variable, nodes[result])
+    sinks = [existing.nodes.get(sink, nodes[sink]) for sink in program.sinks]
+    return Lowered(program_of([*sinks, *existing.bases], results), nodes)
 
 
-def merged(program: Program, standing: Standing = Standing()) -> Lowered:
-    """Arrangements that are alike are one, and so are the picks that they are made of."""
+def merged(program: Program, existing: Existing = Existing()) -> Lowered:
+    """Merge equal arrangements, equal constants, and the projections before them."""
     known: dict[Hashable, Node] = {}
-    for node in standing.program.nodes:
-        if not isinstance(node, Arranged) or standing.serves(node):
+    for node in existing.program.nodes:
+        if not isinstance(node, Arranged) or existing.serves(node):
             known.setdefault(_likeness(node), node)
 
-    def one(node: Node, inputs: Sequence[Node]) -> Node:
-        made = node.over(inputs)
-        likeness = _likeness(made)
-        return made if likeness is None else known.setdefault(likeness, made)
+    def merge(node: Node, inputs: Sequence[Node]) -> Node:
+        new = node.over(inputs)
+        likeness = _likeness(new)
+        return new if likeness is None else known.setdefault(likeness, new)
 
-    return _rewritten(program, standing, one)
+    return _rewritten(program, existing, merge)
 
 
 def _likeness(node: Node) -> Hashable:
-    """What a node has in common with those that give the same; None if there are none."""
+    """A value that is equal for nodes with equal output; None if a node has no equals."""
     if isinstance(node, Keyed) and node.kernel is None:
         return node.inputs, node.key, node.ordering, node.diff_columns
     if isinstance(node, Linear) and isinstance(node.stage, (Pick, DropNull)):
@@ -183,16 +184,16 @@ def _likeness(node: Node) -> Hashable:
     return None
 
 
-def arranged(program: Program, standing: Standing = Standing()) -> Lowered:
-    """Arrangements are read where they are, and kept where operators in loops need them."""
+def arranged(program: Program, existing: Existing = Existing()) -> Lowered:
+    """Read existing arrangements, and keep the outputs that operators in loops need."""
     asked = _asked(program)
     known: dict[tuple[Node, tuple[str, ...]], Arranged] = {}
-    for there in standing.whole:
+    for there in existing.whole:
         if isinstance(there, Keyed) and there.plain:
             known[there.inputs[0], there.key] = there
 
     def read_itself(source: Node) -> bool:
-        return isinstance(source, Reader) and source.keeps and standing.serves(source)
+        return isinstance(source, Reader) and source.keeps and existing.serves(source)
 
     def by_key(source: Node, key: tuple[str, ...], written: Arranged | None = None) -> Arranged:
         if isinstance(source, Reader) and read_itself(source) and source.keyed:
@@ -203,45 +204,45 @@ def arranged(program: Program, standing: Standing = Standing()) -> Lowered:
         return known[source, key]
 
     def read(node: Node, inputs: Sequence[Node]) -> Node:
-        made = node.over(inputs)
-        if isinstance(made, Keyed) and made.plain:
-            return by_key(inputs[0], made.key, made)
-        if isinstance(made, Output):
+        new = node.over(inputs)
+        if isinstance(new, Keyed) and new.plain:
+            return by_key(inputs[0], new.key, new)
+        if isinstance(new, Output):
             source = inputs[0]
             if read_itself(source):
                 return source
             return by_key(source, source.schema.names)
-        if isinstance(made, Keyed) and made.kernel is not None and made.kernel.stateful:
-            if made.loop is not None or (node.inputs[0], made.key) in asked:
-                made = over_arrangement(made, by_key(inputs[0], made.key))
-        if isinstance(made, Reader) and made.keyed:
-            if made.loop is not None or (node, made.key) in asked:
-                return made.with_arranged_output()
-        return made
+        if isinstance(new, Keyed) and new.kernel is not None and new.kernel.stateful:
+            if new.loop is not None or (node.inputs[0], new.key) in asked:
+                new = over_arrangement(new, by_key(inputs[0], new.key))
+        if isinstance(new, Reader) and new.keyed:
+            if new.loop is not None or (node, new.key) in asked:
+                return new.with_arranged_output()
+        return new
 
-    return _rewritten(program, standing, read)
+    return _rewritten(program, existing, read)
 
 
 def _asked(program: Program) -> set[tuple[Node, tuple[str, ...]]]:
-    """Which collections somebody wants arranged, and by which keys."""
+    """The collections that operators need as arrangements, with their keys."""
     asked = {(node.inputs[0], node.key) for node in program.nodes
              if isinstance(node, Keyed) and node.plain}
     for node in program.nodes:
         if isinstance(node, Output):
             (source,) = node.inputs
-            kept = isinstance(source, Reader) and (
+            is_kept = isinstance(source, Reader) and (
                 source.keeps or (source.keyed and (source, source.key) in asked)
             )
-            if not kept:
+            if not is_kept:
                 asked.add((source, source.schema.names))
     return asked
 
 
-def entered(program: Program, standing: Standing = Standing()) -> Lowered:
-    """Streams from outside of all loops are entered where a loop reads them."""
+def entered(program: Program, existing: Existing = Existing()) -> Lowered:
+    """Insert an `Enter` before each read of an outside stream in a loop."""
     known: dict[tuple[LoopScope, Node], Enter] = {}
 
-    def within(loop: LoopScope | None, source: Node) -> Node:
+    def enter_loop(loop: LoopScope | None, source: Node) -> Node:
         if loop is None or source.loop is not None:
             return source
         at = loop.around(1), source
@@ -252,73 +253,73 @@ def entered(program: Program, standing: Standing = Standing()) -> Lowered:
     def enter(node: Node, inputs: Sequence[Node]) -> Node:
         if isinstance(node, (Enter, Leave, Reader)):
             return node.over(inputs)
-        return node.over([within(node.loop, source) for source in inputs])
+        return node.over([enter_loop(node.loop, source) for source in inputs])
 
-    return _rewritten(program, standing, enter, within)
+    return _rewritten(program, existing, enter, enter_loop)
 
 
-def shared(program: Program, standing: Standing = Standing()) -> Lowered:
-    """Expressions that are evaluated for several readers are evaluated once for all."""
-    found = worth_sharing(program)
+def shared(program: Program, existing: Existing = Existing()) -> Lowered:
+    """Evaluate expressions with several readers once."""
+    expensive = worth_sharing(program)
 
     def once(node: Node, inputs: Sequence[Node]) -> Node:
-        made = node.over(inputs)
-        return Shared(made) if node in found else made
+        new = node.over(inputs)
+        return Shared(new) if node in expensive else new
 
-    return _rewritten(program, standing, once)
+    return _rewritten(program, existing, once)
 
 
-def imported(program: Program, standing: Standing = Standing()) -> Lowered:
-    """What has run brings its past along, where something new is made of it."""
+def imported(program: Program, existing: Existing = Existing()) -> Lowered:
+    """Connect new operators with the past of existing nodes."""
     known: dict[Node, Imported] = {}
 
     def bring(node: Node, source: Node) -> Node:
-        if source not in standing:
+        if source not in existing:
             return source
         if source.loop is not time_scope(source):
-            assert source.loop is not None  # it is in one of the user's
+            assert source.loop is not None  # it is in a loop of the user
             raise NotReadableError(
-                f"{node.kind} cannot be added inside of {source.loop.name}, which has run. Take "
-                "what comes out of the loop, or write another one"
+                f"{node.kind} cannot be added inside of {source.loop.name}, which has run. Read "
+                "an output of the loop, or write another loop"
             )
         if isinstance(node, Reader):
-            return source  # an arrangement, that holds its past
+            return source  # an arrangement contains its past
         return known.setdefault(source, Imported(source))
 
     def late(node: Node, inputs: Sequence[Node]) -> Node:
         return node.over([bring(node, source) for source in inputs])
 
-    return _rewritten(program, standing, late)
+    return _rewritten(program, existing, late)
 
 
 def _rewritten(
     program: Program,
-    standing: Standing,
+    existing: Existing,
     rule: Callable[[Node, Sequence[Node]], Node],
     round_: Callable[[LoopScope, Node], Node] = lambda loop, result: result,
 ) -> Lowered:
-    """A program with other nodes.
+    """A program with new nodes in place of others.
 
     Parameters
     ----------
     program : Program
-    standing : Standing
-        What stays as it is.
+    existing : Existing
+        Nodes that do not change.
     rule : callable
-        From a node, and what its inputs became, to what it becomes. A variable stays one.
+        Returns the new node for a node and its new inputs. A variable remains a variable.
     round_ : callable
-        From a loop, and what a result in it became, to what goes round.
+        Returns the feedback for a loop and a new result in it.
     """
-    made: dict[Node, Node] = {}
+    nodes: dict[Node, Node] = {}
     for node in program.nodes:
-        if node in standing:
-            made[node] = node
+        if node in existing:
+            nodes[node] = node
         else:
-            made[node] = rule(node, [made[source] for source in node.inputs])
+            nodes[node] = rule(node, [nodes[source] for source in node.inputs])
     results: dict[Variable, Node] = {}
     for node, result in program.results.items():
-        variable = made[node]
+        variable = nodes[node]
         if isinstance(variable, Variable):
-            there = variable in standing
-            results[variable] = made[result] if there else round_(node.loop, made[result])
-    return Lowered(program_of([made[sink] for sink in program.sinks], results), made)
+            there = variable in existing
+            results[variable] = nodes[result] if there else round_(node.loop, nodes[result])
+    return Lowered(program_of([nodes[sink] for sink in program.sinks], results), nodes)
