@@ -157,15 +157,15 @@ def test_what_was_taken_of_nothing_is_not_read():
     nothing = Given()
     done = [BucketResult(0, (), nothing, 1, 0, operator=number) for number in range(3)]
     job = Job(node, turns, done)
-    assert not job.holds(2)  # what it takes was cancelled on the way, and it had no turn
+    assert not job.is_valid(2)  # what it takes was cancelled on the way, and it had no turn
     rows = UpdateRows(None)
     job.emitted(node, [replace(done[0], output=Given(rows=1))], [Feed(rows)])
-    assert job.took(1, [Feed(rows)]) and job.results(1) and job.holds(2)
+    assert job.took(1, [Feed(rows)]) and job.results(1) and job.is_valid(2)
     job = Job(node, turns, done)
     job.emitted(node, [], [Feed(rows)])
-    assert not job.took(1, [Feed(rows), Feed(rows)]) and not job.holds(2)
+    assert not job.took(1, [Feed(rows), Feed(rows)]) and not job.is_valid(2)
     # Where nothing came in the tasks either, it is read as it is.
-    assert Job(node, turns, [done[0], done[2]]).holds(2)
+    assert Job(node, turns, [done[0], done[2]]).is_valid(2)
 
 
 def test_what_had_no_turn_is_not_held(spark, monkeypatch):

@@ -1,6 +1,6 @@
-"""What the schedulers of a step and of a loop share: the state in the making, and one node's work.
+"""The common context of the schedulers of a step and of a loop: the new state, and a node's work.
 
-It is made for one step and dropped after it; nothing of the state before is changed.
+A context is created for one step and dropped after it. It never changes the old state.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ _logger = logging.getLogger("pyspark_diff")
 
 @dataclass
 class StepContext:
-    """One step under way.
+    """One step in progress.
 
     Parameters
     ----------
     growth : Growth
-        What runs, and what of it for the first time.
+        The graph, and its new nodes.
     state : State
-        What was there before; it is not changed.
+        The state before the step, which does not change.
     settings : StepSettings
     storage : Storage or StoreFiles
     spark_runner : SparkRunner
-        Made for this step, as well.
+        The runner of this step only.
     constants : mapping of Node to sequence of Arrival
-        Constants that new operators are to be given again.
+        Constants that new operators read again.
     live : Live
-        Tells of its Spark jobs.
+        Reports the Spark jobs of the step.
     stop : Stop
-        What ends the step.
+        Cancellation of the step.
     """
 
     growth: Growth
@@ -90,55 +90,55 @@ class StepContext:
 
     @property
     def graph(self) -> Graph:
-        """What runs."""
+        """The running graph."""
         return self.growth.graph
 
     def __post_init__(self) -> None:
-        # It must not hold itself: all that it has read and made would stay until Python looks for
-        # cycles, and to look for them would be work of each step.
+        # A reference cycle would keep all data of the step until a run of Python's garbage
+        # collector, which each step would then need.
         this = proxy(self)
         self.spark_runner.around = lambda: this.live.job(this._label)
         self.local = LocalRunner(self.spark_runner.evaluate, self.stop)
         #: Files that the step wrote, whether or not the new state needs them.
         self.written: list[str] = []
-        #: What is being done, for errors and for who looks on, and how many are done. In a loop
-        #: also the node and the iteration.
+        #: The present item, for errors and progress, and the number of finished items. In a loop
+        #: also the present node and iteration.
         self.doing: Node | Subgraph | None = None
         self.inside: tuple[Node, Coordinate] | None = None
         self.done = 0
-        #: Up to where the inputs go of all parts that may have to do anything.
+        #: The new frontiers of inputs, for all parts that may have work.
         self.upper: dict[Node, Antichain] = {}
         self.parts: Sequence[Component] = ()
         self.began = time.monotonic()
-        #: What it has of Spark, for who looks on.
+        #: Its Spark jobs, for progress.
         self.jobs = self.live.step
         self.directories: list[str] = []
         self.evaluation = Evaluation(
             self.graph, self.settings, self.spark_runner, self.local,
             lambda name: this._directory(name), self.written,
         )
-        #: Nodes of the parts in which anything happens; None are all. The others stay as they are.
+        #: Nodes of the parts with work; None for all nodes. Other nodes do not change.
         self.touched: list[Node] | None = None
-        #: The state that it began with, with what is to be processed again.
+        #: The state before the step, with the updates that the step rolls back.
         self.before = self.state
         self.emitted: dict[Node, tuple[Feed, ...]] = {}
-        #: Of inputs of changes by key: times and numbers of those that are of all keys.
+        #: Times and numbers of the changes of all keys, by inputs of keyed changes.
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
-        #: What was done before its turn, and its number in the job in which it was.
+        #: Results before their turn, as a job and the number of an operator in it.
         self._before: dict[Turn, tuple[Job, int]] = {}
-        #: Inputs of which updates have been processed.
+        #: Inputs with processed updates.
         self.fed = set(self.state.fed)
-        #: What was shown and is taken back.
+        #: Retractions of outputs that consumers have received.
         self.unshown: list[Shown] = []
-        #: If pending updates have cancelled out, the others as they came.
+        #: If pending updates have cancelled out, the other updates with their original times.
         self.left: dict[Node, tuple[Arrival, ...]] | None = None
 
     def begin(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> None:
-        """Begin a step that goes up to some frontiers of inputs, and stays where it is with others:
-        with what is to be processed again taken back."""
+        """Begin a step to some frontiers of inputs, after the rollback of discarded updates. Other
+        inputs keep their frontiers."""
         before = self.state
         self.parts, resting = self._parts(arrivals, upper)
         others = len(self.parts) < len(self.graph.connected)
@@ -153,7 +153,7 @@ class StepContext:
         traces = self.state.traces
         self.traces = traces.copy() if isinstance(traces, Traces) else Traces(dict(traces))
         self.pending = dict(self.state.pending)
-        compaction = Compaction(self.graph, self.settings)  # nothing of these can be taken back
+        compaction = Compaction(self.graph, self.settings)  # resting parts have nothing to rewind
         forward: dict[Antichain, Forward] = {}
         for part in resting:
             at = self.upper[part.inputs[0]]
@@ -166,26 +166,28 @@ class StepContext:
     def _parts(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> tuple[Sequence[Component], list[Component]]:
-        """The parts of the graph in which the step does anything, and those that only go on."""
+        """The parts of the graph with work, and the parts in which only frontiers move."""
         before, graph = self.state, self.graph
         known = before.graph is graph and before.lagging is not None
-        at, found = before.frontiers, graph.connected
-        every = not known or bool(before.rewinds or self.growth.late)
-        if not every:
+        at, parts_moved = before.frontiers, graph.connected
+        all_parts = not known or bool(before.rewinds or self.growth.late)
+        if not all_parts:
             moved = [node for node, to in upper.items() if to is not at[node] and to != at[node]]
             moved += [node for node, new in arrivals.items() if new]
-            found = tuple({id(p): p for p in map(graph.part_of.__getitem__, moved)}.values())
-        self.upper = {n: upper[n] if n in upper else at[n] for part in found for n in part.inputs}
-        if every:
-            return found, []
+            parts_moved = tuple({id(p): p for p in map(graph.part_of.__getitem__, moved)}.values())
+        self.upper = {
+            n: upper[n] if n in upper else at[n] for part in parts_moved for n in part.inputs
+        }
+        if all_parts:
+            return parts_moved, []
         parts: list[Component] = []
         resting: list[Component] = []
-        for part in found:
+        for part in parts_moved:
             (resting if self._rests(part, arrivals) else parts).append(part)
         return parts, resting
 
     def _rests(self, part: Component, arrivals: Mapping[Node, Sequence[Arrival]]) -> bool:
-        """Whether nothing comes to a part and nothing waits there: only its frontiers move."""
+        """Whether a part has no new and no waiting updates, so that only its frontiers move."""
         before, upper = self.state, self.upper
         at, to = before.frontiers[part.inputs[0]], upper[part.inputs[0]]
         if not part.plain or to.is_empty:
@@ -205,12 +207,12 @@ class StepContext:
             return file
         directory = self._directory(f"{self.graph.program.name(node)} before")
         name = f"{bucket:05d}"
-        found = write_file(directory, name, updates.take(inside), in_memory=True)
-        self.written.extend(made.path for made in found)
-        return found[0] if found else None
+        files = write_file(directory, name, updates.take(inside), in_memory=True)
+        self.written.extend(file_before.path for file_before in files)
+        return files[0] if files else None
 
     def _label(self, dataflow: str) -> JobLabel:
-        """What a Spark job of the step is for."""
+        """The label of a Spark job of the step."""
         frontiers = self.state.frontiers
         node, at = self.inside or (self.doing, ())
         if node is None or isinstance(node, Subgraph):
@@ -221,56 +223,56 @@ class StepContext:
         )
 
     def share(self, node: Shared, min_depth: int = 0) -> None:
-        """Evaluate expressions once for all that read them."""
+        """Evaluate an expression once for all its readers."""
         feeds = self.graph.feeds(node.inputs[0], self.emitted, min_depth)
         wanted = self.graph.wanted[node]
         self.emitted[node] = tuple(self.evaluation.evaluated(node, feed, wanted) for feed in feeds)
 
     def settle(self) -> None:
-        """Advance the times of what operators that are new will read, so that all of it lies
-        where it is known: between them, what was removed may come before what was inserted."""
+        """Compact the arrangements that new operators read to `since`: at earlier times a
+        retraction may precede its insertion."""
         for node in self.growth.bases:
             trace = self.traces[node]
             early = [b for b in trace.batches if not trace.since.precedes(b.description.lower)]
             if not early or len(early) == 1 and early[0].description.since == trace.since:
                 continue
-            until = _within(trace, trace.since, trace.upper)
-            (files,) = self._merged([(node, early, until)], every=True)
+            until = _advanced_to(trace, trace.since, trace.upper)
+            (files,) = self._merged([(node, early, until)], rewrite=True)
             self.traces[node] = trace.merged(0, len(early), trace.since, files)
         self.settled = {node: self.traces[node] for node in self.growth.bases}
 
     def gated(self, node: Node, reached: Sequence[Feed], upper: Antichain) -> list[Feed]:
-        """The feeds that a node takes in now; what lies beyond its frontier waits."""
+        """The feeds that a node processes now; later updates wait."""
         now: list[Feed] = []
         later: list[Feed] = []
         for feed in (*self.pending.get(node, ()), *reached):
             if self.settings.open or feed.until.precedes(upper):
                 now.append(feed)
                 continue
-            # The other input lags, so this one is read again later.
+            # A later step reads this feed again, since the other input lags.
             feed = self.evaluation.put_off(node, feed)
             if feed.lower is None or not upper.less_equal(feed.lower):
                 now.append(replace(feed, upper=upper.end))
                 feed = replace(feed, lower=upper.end)
-            # What lies before its own lower bound was taken from the source in an earlier step.
+            # An earlier step has read the source up to the feed's own lower bound.
             later.append(feed)
         self.pending[node] = tuple(later)
         return now
 
     def trace(self, node: Arranged, lower: Antichain) -> Trace:
-        """What a node keeps."""
+        """The trace of a node."""
         return self.traces.get(node) or Trace(lower, lower, lower)
 
     def read_of(
         self, node: Reader, views: tuple[View, ...], lower: Antichain, upper: Antichain
     ) -> Read:
-        """What a reader does with some views of its arrangements."""
+        """The work of a reader on some views of its arrangements."""
         names = node.schema.names
         trace = self.trace(node, lower)
         own, form = None, self.graph.form(node)
         stored: tuple[int, ...] = ()
         if node.keeps:
-            # What it gave in this step itself, at other coordinates of a loop, has been processed.
+            # Its output in this step at other coordinates of a loop has been processed.
             own = self.compaction.view(node, trace, lower, upper).at_coordinate({}, False)
             stored = tuple(names.index(name) for name in own.names)
         return Read(
@@ -291,21 +293,21 @@ class StepContext:
         )
 
     def _settled(self, node: Arranged, trace: Trace, upper: Antichain) -> int | None:
-        """The time that old updates are advanced to."""
+        """The time to which old updates are advanced."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
-        return _within(trace, since, upper)
+        return _advanced_to(trace, since, upper)
 
     def read(
         self, node: Reader, read: Read, rows: float
     ) -> tuple[list[BucketResult], dict[int, list[Rest]]]:
-        """Run a reader's kernel, where so many rows are best read, in all buckets in which it has
-        not been done before its turn. Gives what it leaves to be made, too, by coordinate."""
+        """Run a reader's kernel in all buckets without an early result. The number of rows decides
+        on the runner. The second result has the rows that later reads compute, by coordinate."""
         results: list[BucketResult] = []
         reads: dict[int, Read] = {}
         job, number = self._before.pop((node, pack(read.at)), (None, 0))
-        if job is not None and job.holds(number):
+        if job is not None and job.is_valid(number):
             results = job.results(number)
-            reads = {one.bucket: job.read(number, one.bucket) for one in results if one.rest}
+            reads = {r.bucket: job.read(number, r.bucket) for r in results if r.rest}
             self._count(node, self.spark_runner, results)
         done = {result.bucket for result in results}
         left = [bucket for bucket in read.buckets() if bucket not in done]
@@ -317,37 +319,37 @@ class StepContext:
         return results, self._rest(read, reads, results)
 
     def forget(self, nodes: Iterable[Node], coordinate: int) -> None:
-        """Drop what was done of nodes of a loop before its turn, but for one coordinate: others had
-        no turn, and have none any more."""
-        of = set(nodes)
+        """Drop early results of a loop's nodes, except those of one coordinate: other coordinates
+        had no turn, and will have none."""
+        loop_nodes = set(nodes)
         self._before = {
-            turn: found for turn, found in self._before.items()
-            if turn[0] not in of or turn[1] == coordinate
+            turn: early for turn, early in self._before.items()
+            if turn[0] not in loop_nodes or turn[1] == coordinate
         }
 
     def _rest(
         self, read: Read, reads: Mapping[int, Read], results: Sequence[BucketResult]
     ) -> dict[int, list[Rest]]:
-        """What is left to be made of what was read, in some buckets otherwise than in others."""
-        found: dict[int, list[Rest]] = {}
+        """The rows that later reads compute; buckets may have different reads."""
+        rests: dict[int, list[Rest]] = {}
         for result in results:
             for code, first, rows, most in result.rest:
-                # With another `most` its parts would be cut elsewhere.
+                # Another `most` would cut the output into other pieces.
                 as_made = replace(reads.get(result.bucket, read), most=most)
                 rest = Rest(as_made, result.bucket, code, first, rows)
-                found.setdefault(code, []).append(rest)
-        for every in found.values():
-            rows = sum(one.rows for one in every)
-            _logger.info("%s: %d more update rows are made when they are read", read.name, rows)
-        return found
+                rests.setdefault(code, []).append(rest)
+        for rests_at in rests.values():
+            rows = sum(part.rows for part in rests_at)
+            _logger.info("%s: %d more update rows are computed at each read", read.name, rows)
+        return rests
 
     def work_of(
         self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, coordinate: int = 0
     ) -> Work:
-        """What a keyed operator does with updates."""
+        """The work of a keyed operator."""
         form = self.graph.form(node)
         output = None if node.kernel is None else form.output
-        # A complete collection is never looked up again, unless somebody reads it or takes it back.
+        # A complete collection is needed again only by a reader or by a rollback.
         used = not upper.is_empty or node in self.rewindable.nodes
         used |= node.kernel is None or node.kernel.looks_at_complete
         keeps = node.keeps and used
@@ -373,7 +375,7 @@ class StepContext:
         self, node: Keyed, trace: Trace, lower: Antichain, upper: Antichain, feeds: list[Feed],
         fusion: Callable[[], Fusion], coordinate: int = 0,
     ) -> list[BucketResult]:
-        """Take updates into a keyed operator. If that is a Spark job, others are done with it."""
+        """Arrange updates in a keyed operator; a Spark job also runs fused operators."""
         job, number = self._before.pop((node, coordinate), (None, 0))
         if job is not None and job.took(number, feeds):
             results = job.results(number)
@@ -386,9 +388,9 @@ class StepContext:
             results = runner.run(work, schema, feeds)
         else:
             turns = fusion().turns
-            every = runner.run(work, schema, feeds, list(turns.values()))
-            self.written.extend(path for result in every for path in result.paths())
-            job = Job(node, turns, every)
+            all_results = runner.run(work, schema, feeds, list(turns.values()))
+            self.written.extend(path for result in all_results for path in result.paths())
+            job = Job(node, turns, all_results)
             self._before.update((turn, (job, n)) for n, turn in enumerate(turns, 1))
             results = job.results(0)
         self._count(node, runner, results)
@@ -397,14 +399,14 @@ class StepContext:
     def _count(
         self, node: Node, runner: SparkRunner | LocalRunner, results: Sequence[BucketResult]
     ) -> None:
-        """Take what was done into the report, and the files into those that were written."""
+        """Add results to the report, and their files to the written files."""
         for result in results:
             self.written.extend(result.paths())
             self.report.rows_in += result.rows_in
             self.report.rows_read += result.rows_read
             self.report.rows_out += result.output.rows
             if result.rest:
-                reason = "its output exceeds the memory of a step and is computed at each reading"
+                reason = "its output exceeds the memory of a step and is computed at each read"
                 count(self.graph.program.name(node), MEMORY, reason)
         self.report.costs.cost_of(node).took(results, runner is not self.local)
         if runner is self.local:
@@ -413,13 +415,13 @@ class StepContext:
             self.report.spark_runs += 1
 
     def spent(self, node: Node, began: float) -> None:
-        """An operator has taken the time since then, if it had anything to do."""
+        """Add an operator's time since it began, if it did work."""
         seconds = time.perf_counter() - began
         if node in self.report.costs or seconds >= NOTED or isinstance(node, Inspect):
             self.report.costs.cost_of(node).seconds += seconds
 
     def _choose(self, feeds: list[Feed]) -> tuple[SparkRunner | LocalRunner, list[Feed]]:
-        """The runner for some feeds, and the feeds in a form that it takes."""
+        """The runner for some feeds, and the feeds in a form for the runner."""
         mode = self.settings.runner
         if mode == "auto":
             small = rows_of(feeds) <= self.settings.local_rows
@@ -443,30 +445,31 @@ class StepContext:
         self, node: Arranged, results: Sequence[BucketResult], upper: Antichain,
         rest: Sequence[Rest] = (),
     ) -> None:
-        """Hand on what a node gave."""
-        feeds = self.given(node, [r.output for r in results], upper, rest)
+        """Emit the output of a node."""
+        feeds = self.output_feeds(node, [r.output for r in results], upper, rest)
         self.emitted[node] = feeds
         for job in {id(job): job for job, _ in self._before.values()}.values():
             job.emitted(node, results, feeds)
 
-    def given(
+    def output_feeds(
         self, node: Arranged, outputs: Sequence[Given], upper: Antichain, rest: Sequence[Rest] = ()
     ) -> tuple[Feed, ...]:
-        """What a node gave, and what it leaves to be made, as feeds."""
+        """The output of a node, with the rows that later reads compute, as feeds."""
         if not outputs and not rest:
             return ()
         schema = self.graph.form(node).output_schema
         sources = []
         tables = [o.table for o in outputs if o.table is not None and o.table.num_rows]
-        held = sum(table.num_rows for table in tables)
+        table_rows = sum(table.num_rows for table in tables)
         if tables:
-            sources.append(UpdateRows(schema, table=pa.concat_tables(tables), rows=held))
+            sources.append(UpdateRows(schema, table=pa.concat_tables(tables), rows=table_rows))
         paths = tuple(path for output in outputs for path in output.paths)
         if paths:
-            rows = sum(output.rows for output in outputs) - held
+            rows = sum(output.rows for output in outputs) - table_rows
             sources.append(UpdateRows(schema, paths=paths, rows=rows))
         if rest:
-            sources.append(UpdateRows(schema, rows=sum(one.rows for one in rest), rest=tuple(rest)))
+            rows = sum(part.rows for part in rest)
+            sources.append(UpdateRows(schema, rows=rows, rest=tuple(rest)))
         return tuple(Feed(source, until=upper) for source in sources)
 
     def extended(
@@ -474,20 +477,21 @@ class StepContext:
     ) -> Trace:
         """The trace with the new batch."""
         since = self.compaction.since(node, trace, self.state.frontiers, upper)
-        # A reader does not advance its output beyond the begin of the interval: see `read_of`.
+        # A reader advances its output at most to the begin of the interval: see `read_of`.
         advanced = since.meet(trace.upper) if isinstance(node, Reader) else since
         return trace.extended(upper, since, files_of(results), advanced)
 
     def merge(
         self, traces: Mapping[Arranged, tuple[Trace, Sequence[Antichain]]], least: int = 0
     ) -> None:
-        """Merge those batches of traces for which it is due; by Spark only so many at once.
+        """Merge the batches of traces that are due.
 
         Parameters
         ----------
         traces : mapping of Arranged to (Trace, sequence of Antichain)
-            With the frontiers that no merge may cross.
+            Traces with the frontiers that no merge may cross.
         least : int
+            The least number of batches of a merge by Spark.
         """
         due: list[tuple[Arranged, int, int]] = []
         wanted: list[tuple[Arranged, Sequence[Batch], int | None]] = []
@@ -500,9 +504,9 @@ class StepContext:
                 batches = trace.batches[first:stop]
                 if len(batches) < least and not self.settings.few(sum(b.rows for b in batches)):
                     continue
-                # Beyond a reader's frontier times still tell old updates from new ones.
+                # Beyond a reader's frontier, times distinguish old updates from new updates.
                 settled = all(batches[-1].description.upper.precedes(fence) for fence in fences)
-                until = _within(trace, trace.since, trace.upper) if settled else None
+                until = _advanced_to(trace, trace.since, trace.upper) if settled else None
                 due.append((node, first, stop))
                 wanted.append((node, batches, until))
         for (node, first, stop), (_, merged, until), files in zip(
@@ -510,7 +514,7 @@ class StepContext:
         ):
             trace = self.traces[node]
             old = {path for batch in merged for path in batch.paths}
-            # A file that is not written again has the times of its batch.
+            # A file that is not rewritten has the times of its batch.
             advanced = until is not None and not any(
                 file.path in old for of_bucket in files.values() for file in of_bucket
             )
@@ -518,11 +522,11 @@ class StepContext:
             self.traces[node] = trace.merged(first, stop, reached, files)
 
     def _merged(
-        self, wanted: Sequence[tuple[Arranged, Sequence[Batch], int | None]], every: bool = False
+        self, wanted: Sequence[tuple[Arranged, Sequence[Batch], int | None]], rewrite: bool = False
     ) -> list[Mapping[int, tuple[BatchFile, ...]]]:
-        """One batch of several, each time: by bucket its files. Of many rows those of a bucket that
-        is in one of them only stay as they are, if not every one is to be written."""
-        found: list[Mapping[int, tuple[BatchFile, ...]]] = []
+        """The files of merged batches by bucket. A large merge keeps the files of a bucket with only
+        one batch, unless all files are to be rewritten."""
+        merged_files: list[Mapping[int, tuple[BatchFile, ...]]] = []
         by_spark: list[tuple[int, Merge]] = []
         for node, batches, since in wanted:
             rows = sum(batch.rows for batch in batches)
@@ -533,31 +537,32 @@ class StepContext:
                 layout = self.graph.form(node).layout
                 whole = merge_together(batches, directory, since, layout, buckets, by_time)
                 self.written.extend(file.path for files in whole.values() for file in files)
-                found.append(whole)
+                merged_files.append(whole)
                 continue
             several: dict[int, list[str]] = {}
             merged = {bucket: files for batch in batches for bucket, files in batch.files.items()}
             for bucket, files in merged.items():
                 all_ = [file.path for batch in batches for file in batch.files.get(bucket, ())]
-                if every or len(all_) > len(files):
+                if rewrite or len(all_) > len(files):
                     several[bucket] = all_
             merge = Merge(several, directory, since, self.settings.piece_rows, by_time)
             if several and not few:
-                by_spark.append((len(found), merge))
-            found.append(self._over(merged, self.local.merge(merge) if several and few else {}))
+                by_spark.append((len(merged_files), merge))
+            new = self.local.merge(merge) if several and few else {}
+            merged_files.append(self._over(merged, new))
         if by_spark:  # all in one job
-            made = self.spark_runner.merge([merge for _, merge in by_spark])
-            for (place, _), written in zip(by_spark, made):
-                found[place] = self._over(found[place], written)
-        return found
+            written_files = self.spark_runner.merge([merge for _, merge in by_spark])
+            for (place, _), written in zip(by_spark, written_files):
+                merged_files[place] = self._over(merged_files[place], written)
+        return merged_files
 
     def _over(
         self, merged: Mapping[int, tuple[BatchFile, ...]],
-        made: Mapping[int, tuple[BatchFile, ...]],
+        new: Mapping[int, tuple[BatchFile, ...]],
     ) -> Mapping[int, tuple[BatchFile, ...]]:
-        """The files of a batch, with those that were written in the place of others."""
-        self.written.extend(file.path for files in made.values() for file in files)
-        return {bucket: files for bucket, files in {**merged, **made}.items() if files}
+        """The files of a batch, with the new files in place of old files."""
+        self.written.extend(file.path for files in new.values() for file in files)
+        return {bucket: files for bucket, files in {**merged, **new}.items() if files}
 
     def directory_of(self, node: Node) -> str:
         """A new directory for a node's files."""
@@ -569,11 +574,12 @@ class StepContext:
         return path
 
 
-def _within(trace: Trace, since: Antichain, upper: Antichain) -> int | None:
-    """The time that a trace's updates are advanced to, when it is processed up to a frontier.
+def _advanced_to(trace: Trace, since: Antichain, upper: Antichain) -> int | None:
+    """The time to which a trace's updates are advanced, if it is processed up to a frontier.
 
-    What was added late may know its past only from beyond its own frontier. Updates stay before
-    that: within a step nothing may come to lie there, and readers that come later expect them.
+    A new operator may know its past only from a time beyond its own frontier. Its updates stay
+    before the frontier: within a step none may lie beyond it, and later readers expect them before
+    it.
     """
     at, until, begin = since.bound, upper.bound, trace.lower.bound
     if at is None or until is None or begin is None:
@@ -582,5 +588,5 @@ def _within(trace: Trace, since: Antichain, upper: Antichain) -> int | None:
 
 
 def _still_due(batch: Batch, since: int | None) -> int:
-    """How many rows of a batch are under times that have not passed."""
+    """The number of rows of a batch that fall due at later times."""
     return sum(len(still_due(storage.open_updates(path), since)) for _, path in batch.opened())

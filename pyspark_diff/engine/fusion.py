@@ -1,12 +1,12 @@
-"""What is done in the tasks of one Spark job besides taking updates into a node.
+"""Fusion: the operators that run in the tasks of one Spark job, after the job's own operator.
 
-The tasks of a job go on, bucket by bucket, with all that is known to take no more than what they
-have made: readers of what they wrote, whose other arrangements stand, and operators to which
-nothing comes but what one of them gave, by the key that it gave it by. In a loop that goes on into
-the next iteration. What comes of it waits until the operator has its turn, and is used iff it is
-what would be done then::
+After a task has arranged the updates of a bucket, it runs further operators in the bucket, if they
+are known to need no other updates than those of the task. A reader needs arrangements that the task
+wrote, or that no longer change. An arranging operator needs only the output of one operator of the
+task, by the same key. In a loop this continues into the next iteration. The result of an operator
+waits for the operator's turn, and is used iff it equals the result of a run then::
 
-    done before its turn = done in its turn,    if what was taken is what there is to take
+    result before the turn = result in the turn,    if the early input is the whole input
 """
 
 from __future__ import annotations
@@ -22,107 +22,107 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
 
-#: A node, and the coordinate at which it is visited, packed.
+#: A node, and the packed coordinate of a visit.
 Turn = tuple[Arranged, int]
 
 
 @dataclass
 class Visits:
-    """The visits of one coordinate, as far as they are known when a job begins.
+    """The visits at one coordinate, as far as a job knows them when it begins.
 
     Parameters
     ----------
     code : int
-        The coordinate, packed.
+        The packed coordinate.
     seen : int
-        As of `Graph.feeds`.
+        As for `Graph.feeds`.
     emitted : dict of Node to tuple of Feed
-        What nodes have given, or will give.
-    stands : callable
-        Whether nothing comes to an arrangement any more before its readers have their turn.
+        Present and expected outputs of nodes.
+    is_final : callable
+        Whether an arrangement gets no further updates before its readers have their turn.
     read_of : callable
-        From a reader, and the arrangements that get updates in the job, to what it reads, without
-        these updates; None if that is not known.
+        The work of a reader, for the reader and the arrangements that the job writes, without the
+        updates of the job; None if it is not known.
     work_of : callable
-        From a node to what it does.
+        The work of an arranging node.
     """
 
     code: int
-    seen: int
+    min_depth: int
     emitted: dict[Node, tuple[Feed, ...]]
-    stands: Callable[[Arranged], bool]
+    is_final: Callable[[Arranged], bool]
     read_of: Callable[[Reader, Container[Node]], Read | None]
     work_of: Callable[[Keyed], Work]
-    #: Who writes arrangements in the job.
-    made: dict[Node, int] = field(default_factory=dict)
+    #: Numbers of the operators that write arrangements in the job.
+    writers: dict[Node, int] = field(default_factory=dict)
 
 
 def unknown(nodes: Iterable[Node]) -> dict[Node, tuple[Feed, ...]]:
-    """Of nodes that have not been visited: something, of which nothing is known. What others only
-    pass on follows from it."""
+    """A placeholder feed for each unvisited node that emits updates; the feeds of other nodes
+    follow from these."""
     return {
         node: (Feed(UpdateRows(node.schema)),) for node in nodes if isinstance(node, SOURCES)
     }
 
 
 class Fusion:
-    """The choice of what is done in the tasks of one job.
+    """The choice of the operators that run in the tasks of one job.
 
     Parameters
     ----------
     graph : Graph
     node : Keyed
-        What takes updates in.
+        The operator of the job.
     visits : Visits
-        Those of the coordinate at which it does.
+        The visits at the coordinate of the job.
     """
 
     def __init__(self, graph: Graph, node: Keyed, visits: Visits):
         self._graph = graph
-        #: What is done, in order, and when it would be.
+        #: The chosen operators in order, by their turns.
         self.turns: dict[Turn, Fused] = {}
-        #: What stands for the rows that are given in the job, and who gives them.
-        self._given: list[tuple[UpdateRows, Arranged, int]] = []
+        #: Placeholders of the job's outputs, with their nodes and numbers.
+        self._outputs: list[tuple[UpdateRows, Arranged, int]] = []
         self._note(visits, node, 0)
 
     def follow(self, visits: Visits, nodes: Iterable[Node]) -> None:
-        """Add what can be done of some nodes, each behind those that it takes from."""
+        """Add some nodes as far as they can be fused; each node follows its inputs."""
         for node in nodes:
-            found: Fused | None = None
+            operator: Fused | None = None
             if isinstance(node, Reader):
-                found = self._reading(visits, node)
+                operator = self._reading(visits, node)
             elif isinstance(node, Keyed):
-                found = self._taking(visits, node)
-            if found is not None and isinstance(node, Arranged):
-                self.turns[node, visits.code] = found
+                operator = self._taking(visits, node)
+            if operator is not None and isinstance(node, Arranged):
+                self.turns[node, visits.code] = operator
                 self._note(visits, node, len(self.turns))
 
     def _note(self, visits: Visits, node: Arranged, number: int) -> None:
-        visits.made[node] = number
+        visits.writers[node] = number
         visits.emitted[node] = ()
         if not (isinstance(node, Keyed) and node.kernel is None):
             rows = UpdateRows(self._graph.form(node).output_schema)
-            self._given.append((rows, node, number))
+            self._outputs.append((rows, node, number))
             visits.emitted[node] = (Feed(rows),)
 
     def _reading(self, visits: Visits, node: Reader) -> Reading | None:
         if node.kernel.by_time:
-            return None  # what falls due is in other buckets too
-        made = visits.made
-        places = {place: made[s] for place, s in enumerate(node.arranged) if s in made}
-        if not places or not all(s in made or visits.stands(s) for s in node.arranged):
+            return None  # records that fall due are in other buckets too
+        writers = visits.writers
+        places = {place: writers[s] for place, s in enumerate(node.arranged) if s in writers}
+        if not places or not all(s in writers or visits.is_final(s) for s in node.arranged):
             return None
-        read = visits.read_of(node, made)
+        read = visits.read_of(node, writers)
         return None if read is None else Reading(read, places)
 
     def _taking(self, visits: Visits, node: Keyed) -> Taking | None:
-        feeds = self._graph.feeds(node.inputs[0], visits.emitted, visits.seen)
+        feeds = self._graph.feeds(node.inputs[0], visits.emitted, visits.min_depth)
         if len(feeds) != 1 or not feeds[0].portable:
             return None
         (feed,) = feeds
-        for rows, giver, number in self._given:
-            # By other keys it may be in the same buckets all the same, but seldom is.
-            if feed.source is rows and giver.key == node.key:
+        for rows, source, number in self._outputs:
+            # An equal bucket with another key is possible, but rare.
+            if feed.source is rows and source.key == node.key:
                 work = visits.work_of(node)
                 split = feed.split(work, self._graph.form(node).input_schema)
                 return Taking(work, split, feed.chain, number)
@@ -130,12 +130,12 @@ class Fusion:
 
 
 class Job:
-    """What was done in the tasks of one job. It holds state: what was given in turn since then.
+    """The results of one job. It holds state: the outputs of its operators in their turns.
 
     Parameters
     ----------
     node : Keyed
-        What took updates in.
+        The operator of the job.
     turns : mapping of Turn to Fused
     results : sequence of BucketResult
     """
@@ -148,41 +148,41 @@ class Job:
         self._results: list[dict[int, BucketResult]] = [{} for _ in self._nodes]
         for result in results:
             self._results[result.operator][result.bucket] = result
-        #: Whose results are what was done in their turn, and whose are not.
+        #: Numbers of operators with used results, and with refused results.
         self._used, self._refused = {0}, set[int]()
-        #: By whose it is: what was given in its turn, and in which buckets.
-        self._given: dict[int, tuple[list[UpdateRows], set[int]]] = {}
+        #: Outputs of operators in their turns, with the buckets that have them.
+        self._outputs: dict[int, tuple[list[UpdateRows], set[int]]] = {}
 
     def results(self, number: int) -> list[BucketResult]:
-        """What was given by one of them, to be used in its turn."""
+        """The results of an operator, for use in its turn."""
         self._used.add(number)
         return list(self._results[number].values())
 
     def emitted(
         self, node: Arranged, results: Sequence[BucketResult], feeds: Sequence[Feed]
     ) -> None:
-        """A node has had its turn."""
+        """Note the output of a node in its turn."""
         buckets = {result.bucket for result in results if result.output.rows or result.rest}
-        for number, one in enumerate(self._nodes):
-            if one is node and number not in self._given:
-                self._given[number] = [feed.source for feed in feeds], buckets
+        for number, fused in enumerate(self._nodes):
+            if fused is node and number not in self._outputs:
+                self._outputs[number] = [feed.source for feed in feeds], buckets
                 break
 
-    def holds(self, number: int) -> bool:
-        """Whether all that one of them is made of was what there was."""
-        return all(map(self._stands, self._fused[number - 1].needs))
+    def is_valid(self, number: int) -> bool:
+        """Whether an operator's early input was its whole input."""
+        return all(map(self._is_final, self._fused[number - 1].needs))
 
-    def _stands(self, number: int) -> bool:
-        # What has had no turn, as what came to it was cancelled on the way, must have done nothing.
+    def _is_final(self, number: int) -> bool:
+        # An operator without a turn, since its input cancelled out, must have had no result.
         done = number in self._refused or bool(self._results[number])
-        return number in self._used or not done and self.holds(number)
+        return number in self._used or not done and self.is_valid(number)
 
     def took(self, number: int, feeds: Sequence[Feed]) -> bool:
-        """Whether one of them took what comes to it in its turn, and all of that."""
+        """Whether an operator's early input was exactly its input in its turn."""
         taking = self._fused[number - 1]
-        if not isinstance(taking, Taking) or not self.holds(number):
+        if not isinstance(taking, Taking) or not self.is_valid(number):
             return False
-        sources, buckets = self._given.get(taking.source, ([], set()))
+        sources, buckets = self._outputs.get(taking.source, ([], set()))
         whole = len(feeds) == len(sources) and buckets <= self._results[number].keys()
         same = whole and all(
             feed.source is source and (feed.lower, feed.upper) == (None, None)
@@ -195,10 +195,10 @@ class Job:
         return same
 
     def read(self, number: int, bucket: int) -> Read:
-        """What a reader of them read in a bucket."""
+        """The work of a reader in a bucket."""
         reading = self._fused[number - 1]
         if not isinstance(reading, Reading):
-            raise TypeError(f"{reading!r} reads nothing")
+            raise TypeError(f"{reading!r} reads no arrangement")
         nothing = BucketResult(bucket, (), Given(), 0, 0)
-        found = [results.get(bucket, nothing) for results in self._results]
-        return reading.within(bucket, dict(enumerate(found)))
+        results_by_operator = [results.get(bucket, nothing) for results in self._results]
+        return reading.within(bucket, dict(enumerate(results_by_operator)))

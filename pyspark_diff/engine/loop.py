@@ -235,13 +235,13 @@ class Iteration:
         elif isinstance(node, Reader):
             self._reader(node, at)
         elif isinstance(node, Shared):
-            step.share(node, _seen(at))
+            step.share(node, _min_depth(at))
         elif isinstance(node, Inspect):
             step.shows.append((node, self._feeds(node, at), at))
 
     def _feeds(self, node: Node, at: Coordinate) -> tuple[Feed, ...]:
         """What a node of the loop gives at a coordinate."""
-        return self._graph.feeds(node, self.step.emitted, _seen(at))
+        return self._graph.feeds(node, self.step.emitted, _min_depth(at))
 
     def _enter_at(self, node: EnterAt, at: Coordinate) -> None:
         source = node.inputs[0]
@@ -437,7 +437,7 @@ class Iteration:
             for other in own:
                 if isinstance(other, Variable) and (other, then) not in self._back:
                     result = self._graph.program.results[other]
-                    reached[other] = self._graph.feeds(result, now.emitted, now.seen)
+                    reached[other] = self._graph.feeds(result, now.emitted, now.min_depth)
                 elif isinstance(other, Enter):
                     reached[other] = ()
                 elif isinstance(other, EnterAt):
@@ -453,7 +453,7 @@ class Iteration:
     ) -> Visits:
         step = self.step
         return Visits(
-            pack(at), _seen(at), emitted, stands,
+            pack(at), _min_depth(at), emitted, stands,
             lambda node, made: self._read(node, at, self._due.get((node, at), {}), made),
             lambda node: step.work_of(
                 node, step.trace(node, self._lowers[node]), self._lowers[node], self.upper,
@@ -492,7 +492,7 @@ class Iteration:
                 self._note(node.loop, at)
         for code, outputs in later.items():
             at = unpack(code, node.depth)
-            feeds = step.given(node, outputs, self.upper, rest.get(code, ()))
+            feeds = step.output_feeds(node, outputs, self.upper, rest.get(code, ()))
             self._later.setdefault((node, at), []).extend(feeds)
             self._note(node.loop, at)
 
@@ -504,7 +504,7 @@ def _added_up(feed: Feed, table: pa.Table) -> Feed:
     return replace(feed, source=UpdateRows(schema, table=table, rows=table.num_rows))
 
 
-def _seen(at: Coordinate) -> int:
+def _min_depth(at: Coordinate) -> int:
     """From how many loops on nodes give something: where all coordinates behind are zero."""
     depth = len(at)
     while depth and at[depth - 1] == 0:
