@@ -222,7 +222,7 @@ def test_loops_and_constants_are_added(flow):
     flow.step()
     assert total.at().collect() == [(7,)]
     assert flow["further"].at().count() == len(range(2, 10)) + len(range(5, 10))
-    with pytest.raises(NotReadableError, match="what comes out of loop.* was not kept"):
+    with pytest.raises(NotReadableError, match="the output of loop.* was not kept"):
         further.select("k").distinct().keep()
     again = pairs.agg(F.count("v").alias("number")).keep()
     flow.step()

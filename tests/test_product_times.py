@@ -1203,7 +1203,7 @@ def test_what_cannot_be_filled_is_refused_where_it_is_added(spark):
         flow.advance_to((1, 0))
         with pytest.raises(NotReadableError, match="input 'words' was not kept.*keep()"):
             words.distinct().keep("late")
-        with pytest.raises(NotReadableError, match="what comes out of loop.* was not kept"):
+        with pytest.raises(NotReadableError, match="the output of loop.* was not kept"):
             grown.count().keep()
         assert "late" not in flow
         session.update([("a", (1, 1), 1)])

@@ -524,8 +524,8 @@ class StepContext:
     def _merged(
         self, wanted: Sequence[tuple[Arranged, Sequence[Batch], int | None]], rewrite: bool = False
     ) -> list[Mapping[int, tuple[BatchFile, ...]]]:
-        """The files of merged batches by bucket. A large merge keeps the files of a bucket with only
-        one batch, unless all files are to be rewritten."""
+        """The files of merged batches by bucket. A large merge keeps the files of a bucket with one
+        batch only, unless all files are to be rewritten."""
         merged_files: list[Mapping[int, tuple[BatchFile, ...]]] = []
         by_spark: list[tuple[int, Merge]] = []
         for node, batches, since in wanted:

@@ -1,13 +1,14 @@
-"""Growth: operators that are added to a program that has run, and the past that they are given.
+"""Growth: new operators in a program that has run, and their backfill from kept collections.
 
-What has run stays as it is. Something new that is made of it reads what is kept: an arrangement
-shared with those that read it already, or by way of an `Imported` node. For every new node ``n``,
-where ``since`` is the frontier from which on the past that it was made of is kept::
+Nodes that have run do not change. A new operator reads a kept collection: it shares an arrangement
+with earlier readers, or reads through an `Imported` node. For every new node ``n``, with ``since``
+the frontier from which on the past of its inputs is kept::
 
-    accumulate(n, t) = what it would be, had it been there from the beginning, at t beyond since
+    accumulate(n, t) = the value of a node that ran from the beginning, at t beyond since
 
-Where times are structs a collection is in a loop for each field but the first, and what is kept of
-it is outside of them, with these fields in columns. By them its past enters the loops again.
+If times are structs, a collection is in a loop for each field except the first. Its arrangement is
+outside of these loops, and has the fields as columns. By these columns its past enters the loops
+again.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from pyspark_diff.operators.node import (
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace.spine import Trace
 
-#: Stages that may look at times.
-_SEEING = (Expression, MapInArrow, MapInPandas)
+#: Stages that may depend on times.
+_TIME_AWARE = (Expression, MapInArrow, MapInPandas)
 
 
 @dataclass(frozen=True)
 class Past:
-    """Where the past of a collection is found.
+    """A source of a collection's past.
 
     Parameters
     ----------
     node : Arranged or Constant
-        What holds it.
+        The arrangement or the constant with the past.
     chain : tuple of Stage
-        What is made of that.
+        The stages from there to the collection.
     fields : tuple of str
-        Where times are structs, the columns that have all fields of them but the first. Without
-        them all fields are 0.
+        If times are structs, the columns with all their fields except the first. Without such
+        columns these fields are 0.
     """
 
     node: Arranged | Constant
@@ -65,19 +66,19 @@ class Past:
 
 @dataclass(frozen=True)
 class Growth:
-    """A graph, and what in it has not run yet.
+    """A graph, and its nodes that have not run yet.
 
     Parameters
     ----------
     graph : Graph
     late : frozenset of Node
-        Nodes that the program has grown by; empty where nothing has run.
+        New nodes of the program; empty if nothing has run.
     since : Antichain
-        From when on the new ones know their past.
+        The frontier from which on new nodes know their past.
     pasts : mapping of Imported to tuple of Past
-        What they are given.
+        The sources of each backfill.
     bases : tuple of Arranged
-        Arrangements that their past is read from.
+        Arrangements that the backfill reads.
     """
 
     graph: Graph
@@ -88,14 +89,14 @@ class Growth:
 
     @property
     def constants(self) -> frozenset[Constant]:
-        """Constants that new operators are made of, and that others were given already."""
-        found = (past.node for pasts in self.pasts.values() for past in pasts)
-        return frozenset(node for node in found if isinstance(node, Constant))
+        """Constants that new operators read, and that earlier operators have read."""
+        nodes = (past.node for pasts in self.pasts.values() for past in pasts)
+        return frozenset(node for node in nodes if isinstance(node, Constant))
 
     def extended(
         self, state: State, begins: Mapping[Node, Antichain], start: Antichain
     ) -> State:
-        """The state with the beginnings of all nodes that it does not know.
+        """The state with the first frontiers of all new nodes.
 
         Parameters
         ----------
@@ -103,11 +104,11 @@ class Growth:
         begins : mapping of Node to Antichain
             The first frontiers of inputs.
         start : Antichain
-            That of constants.
+            The first frontier of constants.
         """
         start = start.join(self.since) if self.bases else start
         starts = starts_of(self.graph, begins, start)
-        # What a program of before had besides is forgotten.
+        # Nodes that the program no longer has are dropped.
         runs = self.graph.program.numbers
         frontiers = {**starts, **{n: at for n, at in state.frontiers.items() if n in runs}}
         traces = {node: trace for node, trace in state.traces.items() if node in runs}
@@ -120,21 +121,21 @@ class Growth:
 
 
 def grown(sinks: Iterable[Node], old: Graph | None, state: State) -> Growth:
-    """The graph of some sinks, where that of some of them has run.
+    """The graph of some sinks after some of them have run.
 
     Parameters
     ----------
     sinks : iterable of Node
-        Those that have run first.
+        The sinks, those that have run first.
     old : Graph or None
-        What has run.
+        The graph that has run.
     state : State
-        After its last step.
+        The state after its last step.
 
     Raises
     ------
     NotReadableError
-        If the past of something is not kept that new operators are made of.
+        If a new operator needs a past that was not kept.
     """
     sinks = tuple(sinks)
     if old is None:
@@ -142,22 +143,22 @@ def grown(sinks: Iterable[Node], old: Graph | None, state: State) -> Growth:
     whole, gone = _whole(old, state), frozenset[Node]()
     while True:
         try:
-            found = _grown(sinks, old, state, whole, gone)
-            # Where some of the past is known from later on than the rest, all is brought there.
-            early = {node for node in found.bases if state.traces[node].since != found.since}
+            growth = _grown(sinks, old, state, whole, gone)
+            # If parts of the past have different `since` frontiers, all move to the latest one.
+            early = {node for node in growth.bases if state.traces[node].since != growth.since}
             if not early & whole:
-                return found
+                return growth
             whole -= early
         except _GoneError as error:
-            # What is made of something of which the past is kept can be made again.
-            made = error.path - gone
-            if not made or any(_within(n) or isinstance(n, (Input, Leave)) for n in made):
+            # Nodes downstream of a kept past can be created again.
+            copies = error.path - gone
+            if not copies or any(_in_user_loop(n) or isinstance(n, (Input, Leave)) for n in copies):
                 raise _unkept(error.node) from None
-            gone |= made
+            gone |= copies
 
 
 class _GoneError(Exception):
-    """The past of a node is gone, and so is that of those on the way to it."""
+    """The past of a node is gone, and the past of the nodes on the path to it."""
 
     def __init__(self, node: Node):
         self.node = node
@@ -168,10 +169,10 @@ def _grown(
     sinks: Sequence[Node], old: Graph, state: State, whole: frozenset[Node],
     gone: frozenset[Node], bases: tuple[Node, ...] = (),
 ) -> Growth:
-    """The growth in which some arrangements are shared, some nodes made again, and some that a
-    program of before had besides go on."""
-    standing = Existing(old.program, old.lowered, whole, gone, old.wanted, old.origins, bases)
-    graph = graph_of(sinks, standing)
+    """The growth with some shared arrangements, some new copies of nodes, and some nodes of an
+    earlier program that continue."""
+    existing = Existing(old.program, old.lowered, whole, gone, old.wanted, old.origins, bases)
+    graph = graph_of(sinks, existing)
     late = frozenset(graph.nodes) - frozenset(old.nodes)
     pasts: dict[Imported, tuple[Past, ...]] = {}
     read: dict[Arranged, None] = {}
@@ -184,72 +185,72 @@ def _grown(
         elif node in late and isinstance(node, Reader):
             shared = [source for source in node.arranged if source not in late]
             for source in shared:
-                # Or it has dropped what was done; or holds each coordinate's updates of a loop.
+                # It may have dropped records that fell due, or have the updates of a loop.
                 unfit = isinstance(source, Waiting) or source.loop is not None
-                if unfit or not _alive(state, source):
+                if unfit or not _has_updates(state, source):
                     raise _GoneError(source)
             read.update(dict.fromkeys(shared))
     for node in old.nodes:
         if isinstance(node, Arranged) and node.keeps and node in graph.wanted:
             if node.stored(graph.wanted[node]) != node.stored(old.wanted[node]):
-                raise _GoneError(node)  # it has not kept all columns that are wanted now
-    beside = [node for node in read if node not in graph.wanted]
-    if beside:
-        return _grown(sinks, old, state, whole, gone, (*bases, *beside))
+                raise _GoneError(node)  # it lacks columns that new readers need
+    extra = [node for node in read if node not in graph.wanted]
+    if extra:
+        return _grown(sinks, old, state, whole, gone, (*bases, *extra))
     if any(state.traces[base].since != state.traces[base].lower for base in read):
         stages = [node.stage for node in late if isinstance(node, Linear)]
-        stages += [stage for found in pasts.values() for past in found for stage in past.chain]
+        stages += [stage for group in pasts.values() for past in group for stage in past.chain]
         if any(map(_goes_by_arrival, stages)):
             raise NotReadableError(
-                "delay, and expire_after without a column, go by when each record came, and the "
-                "times of what has been processed are no longer known one by one; add it before "
-                "the first step, name a column with the time: expire_after(interval, column), or "
-                "keep all times: Dataflow(keep_history=True)"
+                "delay, and expire_after without a column, depend on when each record arrived, and "
+                "compaction has merged those times. Add it before the first step, name a column "
+                "with the time: expire_after(interval, column), or keep all times: "
+                "Dataflow(keep_history=True)"
             )
         if any(map(looks_at_times, stages)):
             raise NotReadableError(
-                "transform, mapInPandas and mapInArrow may look at the times of updates, and those "
-                "of what has been processed are no longer known one by one; add it before the "
-                "first step, or keep all of them: Dataflow(keep_history=True)"
+                "transform, mapInPandas and mapInArrow may look at the times of updates, and "
+                "compaction has merged past times. Add it before the first step, or keep all "
+                "times: Dataflow(keep_history=True)"
             )
     return Growth(graph, late, _since(read, state), pasts, tuple(read))
 
 
 def _goes_by_arrival(stage: Stage) -> bool:
-    """Whether what a stage does depends on when each record came."""
+    """Whether the result of a stage depends on when each record arrived."""
     return isinstance(stage, (Due, Later)) and stage.column is None
 
 
 def looks_at_times(stage: Stage) -> bool:
-    """Whether other times of updates, before those that can be read, may change its results."""
-    seeing = isinstance(stage, _SEEING) and not stage.keeps_time_and_diff
+    """Whether other times of updates, before the readable times, may change a stage's results."""
+    seeing = isinstance(stage, _TIME_AWARE) and not stage.keeps_time_and_diff
     return seeing or _goes_by_arrival(stage)
 
 
 def _since(bases: Iterable[Arranged], state: State) -> Antichain:
-    """From when on all of some arrangements are known."""
+    """The frontier from which on all of some arrangements are known."""
     sinces = [state.traces[node].since for node in bases]
     return reduce(Antichain.join, sinces) if sinces else Antichain([-(2**63)])
 
 
-def _alive(state: State, node: Node) -> bool:
-    """Whether an arrangement holds what it was given: one that nobody will read holds nothing."""
+def _has_updates(state: State, node: Node) -> bool:
+    """Whether an arrangement contains its updates; it drops them if it will have no reader."""
     return node in state.traces and not state.traces[node].since.is_empty
 
 
 def _whole(graph: Graph, state: State) -> frozenset[Node]:
-    """The arrangements that new operators may read: they hold all of their collections."""
-    found = set()
+    """The arrangements with all of their collections, which new operators may read."""
+    whole = set()
     for node in graph.nodes:
-        if _holds(node) is not None and _alive(state, node):
+        if _collection_of(node) is not None and _has_updates(state, node):
             assert isinstance(node, Arranged)
             if set(node.stored(graph.wanted[node])) >= set(node.schema.names):
-                found.add(node)
-    return frozenset(found)
+                whole.add(node)
+    return frozenset(whole)
 
 
-def _holds(node: Node) -> Node | None:
-    """The node whose collection an arrangement outside of all loops holds, if it does."""
+def _collection_of(node: Node) -> Node | None:
+    """The node with the collection that an arrangement outside of all loops contains, if any."""
     if node.loop is not None:
         return None
     if isinstance(node, Keyed) and node.kernel is None and node.diff_columns is None:
@@ -257,31 +258,30 @@ def _holds(node: Node) -> Node | None:
     return node if isinstance(node, Reader) and node.keeps else None
 
 
-def _within(node: Node) -> bool:
-    """Whether a node is in a loop that somebody wrote, and not only in those of its times."""
+def _in_user_loop(node: Node) -> bool:
+    """Whether a node is in a loop of the user, and not only in the loops of its times."""
     return node.loop is not time_scope(node)
 
 
 def _past(
     graph: Graph, state: State, node: Node, wanted: frozenset[str]
 ) -> list[Past]:
-    """Where the past of a node is found, all columns that are wanted of it."""
+    """The sources of a node's past, with all wanted columns."""
     if isinstance(node, Constant):
         return [Past(node)]
     if isinstance(node, Input) and node not in state.fed:
         return []
-    for kept in graph.nodes:
-        held = None if _within(node) else _holds(kept)
-        fields = None if held is None else revealed(node, held)
-        if fields is not None and _alive(state, kept):
-            assert isinstance(kept, Arranged)
-            if set(kept.stored(graph.wanted[kept])) >= wanted.union(fields):
-                return [Past(kept, fields=fields)]
-    if _within(node) or not isinstance(node, (Linear, Passing, Inspect, EnterAt)) or isinstance(
-        node, Leave
-    ):
+    for candidate in graph.nodes:
+        collection = None if _in_user_loop(node) else _collection_of(candidate)
+        fields = None if collection is None else revealed(node, collection)
+        if fields is not None and _has_updates(state, candidate):
+            assert isinstance(candidate, Arranged)
+            if set(candidate.stored(graph.wanted[candidate])) >= wanted.union(fields):
+                return [Past(candidate, fields=fields)]
+    passes = isinstance(node, (Linear, Passing, Inspect, EnterAt)) and not isinstance(node, Leave)
+    if _in_user_loop(node) or not passes:
         raise _GoneError(node)
-    found: list[Past] = []
+    pasts_above: list[Past] = []
     for number, source in enumerate(node.inputs):
         try:
             pasts = _past(graph, state, source, node.needs_of(wanted, number))
@@ -289,19 +289,19 @@ def _past(
             error.path |= {node}
             raise
         stages = (node.stage,) if isinstance(node, Linear) else ()
-        found += [replace(past, chain=(*past.chain, *stages)) for past in pasts]
-    if found and isinstance(node, EnterAt):
-        raise _GoneError(node)  # it can be made again: what it is made of is kept
-    return found
+        pasts_above += [replace(past, chain=(*past.chain, *stages)) for past in pasts]
+    if pasts_above and isinstance(node, EnterAt):
+        raise _GoneError(node)  # it can be created again, since its input is kept
+    return pasts_above
 
 
 def _unkept(node: Node) -> NotReadableError:
-    what = f"{node!r}"
+    collection = f"{node!r}"
     if isinstance(node, Input):
-        what = f"input {node.name!r}"
+        collection = f"input {node.name!r}"
     elif isinstance(node, Leave) and (loop := node.inputs[0].loop) is not None:
-        what = f"what comes out of {loop.name}"
+        collection = f"the output of {loop.name}"
     return NotReadableError(
-        f"this cannot be added after the first step: the past of {what} was not kept, so that it "
-        "is gone. Add it before the first step, or keep() what it is made of from then on"
+        f"this cannot be added after the first step: the past of {collection} was not kept. Add it "
+        "before the first step, or keep() its inputs from then on"
     )
