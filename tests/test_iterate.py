@@ -432,7 +432,7 @@ def test_a_computed_start_of_a_loop_in_a_loop(pairs, start):
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_a_loop_with_a_computed_start_that_never_comes_to_rest_is_refused(pairs, start):
-    with pytest.raises(StalledError, match="3 iterations: .* still go round, such as"):
+    with pytest.raises(StalledError, match="3 iterations: .* still change, such as"):
         start(pairs).iterate(up, max_iterations=3).at(0)
     with pytest.raises(StalledError, match="1 iterations"):
         start(pairs).iterate(up, max_iterations=1).at(0)

@@ -416,7 +416,7 @@ ELSEWHERE = {
     "is refused by strict=True": "test_explain",
     "delay, and expire_after without a column": "test_sliding",
     "transform, mapInPandas and mapInArrow may look": "test_growth",
-    "its collections are again what they were": "test_iterate",
+    "its collections repeat": "test_iterate",
     "the frequency of percentile": "test_quantiles",
     "is not a plain call of an aggregate function": "test_connect",
     "each opening of this program would add table": "test_tables",

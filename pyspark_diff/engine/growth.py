@@ -7,7 +7,7 @@ the frontier from which on the past of its inputs is kept::
     accumulate(n, t) = the value of a node that ran from the beginning, at t beyond since
 
 If times are structs, a collection is in a loop for each field except the first. Its arrangement is
-outside of these loops, and has the fields as columns. By these columns its past enters the loops
+outside the loops, and has the fields as columns. By these columns its past enters the loops
 again.
 """
 

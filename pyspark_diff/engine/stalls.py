@@ -1,9 +1,9 @@
-"""Loops that never come to rest, and what is said of them.
+"""Loops without a fixed point, and their errors.
 
-A loop is refused where its collections are again what they were (`engine/oscillation.py`); where
-it takes more iterations than there are keys and its program says that this tells
-(`LoopScope.endless`), of sums of doubles if they fall by more than rounding explains
-(`engine/descent.py`); and where something still goes round after the most iterations.
+A loop is refused in three cases. Its collections repeat an earlier value (`engine/oscillation.py`).
+It takes more iterations than there are keys, and its program says that this proves an endless loop
+(`LoopScope.endless`); sums of doubles must also fall further than by rounding
+(`engine/descent.py`). Or some collection still changes after the largest number of iterations.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from pyspark_diff.runners.view import View, opened
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 
-#: How many of the rows that still change are shown when a loop does not come to rest.
+#: The number of changing rows in the error of a loop without a fixed point.
 SHOWN = 5
-#: What a loop that does not come to rest may need.
+#: The advice for a loop without a fixed point.
 _ADVICE = (
-    "If it would with more of them, give a larger max_iterations; to take what it has reached by "
-    "then, on_limit=\"return\"; else its body makes new records in each iteration, or brings old "
-    "ones back"
+    "If more iterations would suffice, give a larger max_iterations. To take the last value, give "
+    "on_limit=\"return\". Else the body creates new records in each iteration, or brings old "
+    "records back"
 )
 
 
 class Stalls:
-    """Looks whether the loops of a step come to rest. It holds state, of each loop that runs.
+    """Checks that the loops of a step reach a fixed point. It holds state for each running loop.
 
     Parameters
     ----------
@@ -48,46 +48,45 @@ class Stalls:
 
     def __init__(self, step: StepContext):
         self._step = step
-        #: What swings, and what falls.
+        #: Searches for oscillation, and for values that fall.
         self._swings: dict[LoopScope, Oscillation] = {}
         self._falls: dict[LoopScope, Descent] = {}
-        #: What goes round after the iteration that is processed: None where that is not all on the
-        #: driver.
+        #: The feedback after the present iteration; None unless all of it is on the driver.
         self._goes: dict[LoopScope, list[tuple[Variable, pa.Table]] | None] = {}
-        #: How many keys there are in what the loop reads from outside.
+        #: The number of keys in the collections that the loop reads from outside.
         self._keys: dict[LoopScope, int] = {}
-        #: The last iteration in which something enters.
+        #: The last iteration with a record that enters.
         self._entered: dict[LoopScope, int] = {}
 
     def forget(self, loop: LoopScope) -> None:
-        """A loop has come to rest."""
-        for held in (self._swings, self._falls, self._goes, self._keys, self._entered):
-            held.pop(loop, None)  # type: ignore[attr-defined]
+        """Drop the state of a loop that has reached its fixed point."""
+        for records in (self._swings, self._falls, self._goes, self._keys, self._entered):
+            records.pop(loop, None)  # type: ignore[attr-defined]
 
     def enters(self, loop: LoopScope, iteration: int) -> None:
-        """Something enters a loop that runs, in an iteration that is still to come."""
+        """Note that a record enters a running loop in a later iteration."""
         self._entered[loop] = max(iteration, self._entered.get(loop, 0))
 
     def watched(self, loop: LoopScope, iteration: int) -> bool:
-        """Whether it is looked at what goes round after an iteration."""
+        """Whether the feedback after an iteration is checked."""
         return not loop.stops and iteration >= max(WATCHED, self._entered.get(loop, 0) + 1)
 
     def began(self, loop: LoopScope) -> None:
-        """An iteration's results are about to go round."""
+        """Note that the feedback of an iteration begins."""
         self._goes[loop] = []
 
     def goes(self, node: Variable, table: pa.Table | None) -> None:
-        """What goes round of a variable, as update rows; None where they are not on the driver."""
-        held = self._goes[node.loop]
+        """Note the feedback of a variable as update rows; None if they are not on the driver."""
+        feedback = self._goes[node.loop]
         if table is None:
             self._goes[node.loop] = None
-        elif held is not None:
-            held.append((node, table))
+        elif feedback is not None:
+            feedback.append((node, table))
 
     def check(
         self, subgraph: Subgraph, at: Coordinate, view_of: Callable[[Arranged], View]
     ) -> None:
-        """Look at what goes round after an iteration.
+        """Check the feedback after an iteration.
 
         Parameters
         ----------
@@ -96,13 +95,13 @@ class Stalls:
         at : Coordinate
             The iteration.
         view_of : callable
-            From an arrangement to what it holds now. It is not kept: what runs the loop holds
-            this, and a cycle of the two would hold the step's state until Python looks for cycles.
+            Returns the present view of an arrangement. It is not stored: a reference cycle with
+            the loop's runner would keep the step's state until a garbage collection.
 
         Raises
         ------
         StalledError
-            If the loop never comes to rest.
+            If the loop has no fixed point.
         """
         loop = subgraph.loop
         went = self._goes.pop(loop, None)
@@ -114,24 +113,24 @@ class Stalls:
                 updates = consolidated(node.schema, table)
                 if len(updates) and self._is_endless(subgraph, at, node, updates, view_of):
                     raise StalledError(
-                        f"{loop.name} never comes to rest: in iteration {at[-1]}{inside(at)} "
-                        f"{len(updates)} updates still go round, such as {_shown(node, updates)}, "
-                        f"though what it goes along has {self._keys[loop]} keys. {loop.endless}"
+                        f"{loop.name} has no fixed point: in iteration {at[-1]}{inside(at)} "
+                        f"{len(updates)} updates still change, such as {_shown(node, updates)}, "
+                        f"though its outside input has {self._keys[loop]} keys. {loop.endless}"
                     )
-        found = self._swings.setdefault(loop, Oscillation()).takes(went)
-        if found is None or self._older_beyond(subgraph, at, at[-1] - 2 * found[0]):
+        swing = self._swings.setdefault(loop, Oscillation()).takes(went)
+        if swing is None or self._older_beyond(subgraph, at, at[-1] - 2 * swing[0]):
             return
-        period, node, updates = found
+        period, node, updates = swing
         raise StalledError(
-            f"{loop.name} never comes to rest: every {period} iterations, here at {at[-1]}"
-            f"{inside(at)}, its collections are again what they were, and {len(updates)} updates "
-            f"go round, such as {_shown(node, updates)}. Its body brings old records back: keep "
-            "those that were there (start.union(...).distinct()), or give max_iterations and "
-            "on_limit=\"return\" to take what it has reached by then"
+            f"{loop.name} has no fixed point: every {period} iterations, here at {at[-1]}"
+            f"{inside(at)}, its collections repeat, and {len(updates)} updates change, such as "
+            f"{_shown(node, updates)}. Its body brings old records back: keep the earlier records "
+            "(start.union(...).distinct()), or give max_iterations and on_limit=\"return\" to take "
+            "the last value"
         )
 
     def refuse(self, node: Variable, left: Sequence[pa.Table], at: Coordinate) -> None:
-        """Refuse a loop that should have come to rest, if something is left that goes round.
+        """Refuse a loop at its limit of iterations, if it still has feedback.
 
         Raises
         ------
@@ -141,8 +140,8 @@ class Stalls:
         if not len(updates):
             return
         raise StalledError(
-            f"{node.loop.name} has not come to rest after {node.loop.max_iterations} iterations"
-            f"{inside(at)}: {len(updates)} updates still go round, such as "
+            f"{node.loop.name} has no fixed point after {node.loop.max_iterations} iterations"
+            f"{inside(at)}: {len(updates)} updates still change, such as "
             f"{_shown(node, updates)}. {node.loop.advice or _ADVICE}"
         )
 
@@ -150,12 +149,12 @@ class Stalls:
         self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates,
         view_of: Callable[[Arranged], View],
     ) -> bool:
-        """Whether a loop that takes more iterations than there are keys never comes to rest."""
+        """Whether a loop with more iterations than keys has no fixed point."""
         loop = subgraph.loop
         if not loop.falls:
             return True
         if len(at) > 1:
-            return False  # what goes round there is a difference to other iterations too
+            return False  # this feedback is also a difference to other outer iterations
         if loop not in self._falls:
             columns = (
                 view.layout.column(part, position, None)
@@ -171,27 +170,28 @@ class Stalls:
         )
 
     def _keys_of(self, subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> int:
-        """How many keys there are, at any time, in what a loop reads from outside: the iterations
-        that it has at most are as good where there are more, and then few rows are looked at."""
+        """The number of keys, at any time, in the collections that a loop reads from outside. Above
+        the limit of iterations this limit suffices, and the count reads few rows."""
         loop = subgraph.loop
         if loop not in self._keys:
             buckets = [
                 opened(view.of(bucket)) for view in _from_outside(subgraph, view_of)
                 for bucket in _buckets(view)
             ]
-            most = found = loop.max_iterations
+            most = count = loop.max_iterations
             fewest = (max((keys_at_least(p.key64, most) for p in b), default=0) for b in buckets)
             if sum(fewest) < most:
-                keys = ([Updates(p.key64, p.columns, 0, 1) for p in held] for held in buckets)
-                found = sum(len(consolidate(concat(parts)).updates) for parts in keys)
-            self._keys[loop] = found
+                keys = ([Updates(p.key64, p.columns, 0, 1) for p in files] for files in buckets)
+                count = sum(len(consolidate(concat(parts)).updates) for parts in keys)
+            self._keys[loop] = count
         return self._keys[loop]
 
     def _older_beyond(self, subgraph: Subgraph, at: Coordinate, iteration: int) -> bool:
-        """Whether updates of other runs of the loop, or of earlier steps, are that late in it.
+        """Whether updates of other runs of the loop, or of earlier steps, have such a late
+        iteration.
 
-        What goes round is the difference to these, so that it may come back though the
-        collections do not.
+        The feedback is the difference to these updates, so it may repeat when the collections do
+        not.
         """
         before = self._step.state.traces
         for node in arranged_in(subgraph):
@@ -199,7 +199,7 @@ class Stalls:
             for path in self._step.traces[node].paths() if node in self._step.traces else ():
                 updates = storage.open_updates(path)
                 codes = np.unique(spread(updates.coordinate, len(updates)))
-                for code in codes.tolist():  # few: the iterations that something is at
+                for code in codes.tolist():  # few: the iterations with updates
                     part = unpack(code, node.depth)
                     other = path in old or part[: len(at) - 1] != at[:-1]
                     if other and part[len(at) - 1] >= iteration:
@@ -208,12 +208,12 @@ class Stalls:
 
 
 def inside(at: Coordinate) -> str:
-    """Where a loop runs that is in others."""
+    """The outer iterations of a nested loop, for a message."""
     return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
 
 
 def _from_outside(subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> list[View]:
-    """What a loop reads from outside."""
+    """The collections that a loop reads from outside."""
     sources = dict.fromkeys(
         source for node in subgraph.items if isinstance(node, Reader)
         for source in node.arranged if source not in subgraph.loop
@@ -226,9 +226,9 @@ def _buckets(view: View) -> list[int]:
 
 
 def _shown(node: Variable, updates: Updates) -> str:
-    """A handful of updates, for a message."""
+    """The first updates, for a message."""
     few = updates.between(0, min(len(updates), SHOWN))
-    # SHOWN of them at most.
+    # At most SHOWN rows.
     rows = list(zip(*(c.to_pylist() for c in node.schema.layout().decode(few))))
     return ", ".join(
         f"{row!r} at time {node.time_type.decode(int(moment))!r} ({diff:+d})"
