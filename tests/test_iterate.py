@@ -614,7 +614,7 @@ def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark)
 
 
 def test_a_loop_that_takes_long_says_how_far_it_is(spark, monkeypatch, caplog):
-    monkeypatch.setattr(engine_loop, "TOLD_EVERY", 0.0)
+    monkeypatch.setattr(engine_loop, "LOG_SECONDS", 0.0)
     with caplog.at_level("INFO", logger="pyspark_diff"):
         assert whole(spark, [(0,)]).iterate(far(3), name="long").at(0).collect() == [(3,)]
     # A step that takes seconds says so in lines of its own.

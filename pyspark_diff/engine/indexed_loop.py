@@ -88,10 +88,10 @@ class Around(Protocol):
     def outer(self, node: Arranged) -> View:
         """An arrangement outside of all loops."""
 
-    def seen(self, node: Arranged) -> View:
+    def present_view(self, node: Arranged) -> View:
         """An arrangement outside of all loops, or one of the loop as it was before the step."""
 
-    def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
+    def log_progress(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
         """Say how far a loop is that takes long."""
 
     def reported(self, iteration: IterationReport) -> None:
@@ -183,7 +183,7 @@ class IndexedLoop:
                     raise Unfit("an operator outside the loop emits rows that are read later")
                 rows += rows_of(feeds)
         for source in self._plan.columns:
-            view = self._around.seen(source)
+            view = self._around.present_view(source)
             if view.both or (source.loop is not None and view.new):
                 raise Unfit("an arrangement outside the loop has new rows of two kinds")
             if source.loop is None:
@@ -233,8 +233,8 @@ class IndexedLoop:
         changes = sum(
             self._feed_back(node, at) for node in items if isinstance(node, Variable)
         )
-        self._around.stalls.check(self._subgraph, (at,), self._around.seen)
-        self._around.tell(self._subgraph.loop, (at,), changes)
+        self._around.stalls.check(self._subgraph, (at,), self._around.present_view)
+        self._around.log_progress(self._subgraph.loop, (at,), changes)
         self._around.reported(
             IterationReport(self._subgraph.loop.name, (at,), changes, time.perf_counter() - started)
         )
@@ -342,13 +342,13 @@ class IndexedLoop:
 
     def _is_empty(self, node: Arranged) -> bool:
         """Whether an arrangement has nothing from before the step, nor from outside of the loop."""
-        view = self._around.seen(node)
+        view = self._around.present_view(node)
         return not (view.old or view.new)
 
     def _index(self, node: Reader, number: int) -> Sequence[KeyIndex]:
         """What one side of an operator has, by key."""
         if (node, number) not in self._indices:
-            view = self._around.seen(node.arranged[number])
+            view = self._around.present_view(node.arranged[number])
             batches = [
                 (bucket, storage.open_updates(path), files is view.old)
                 for files in (view.old, view.new) for bucket, path in opened_by(files)

@@ -1,9 +1,9 @@
-"""One loop in one step: coordinate after coordinate is processed, until nothing is left to do.
+"""The run of one loop in one step: it processes coordinates until no coordinate has work.
 
-The agenda of a loop is the set of its iterations with something to do: updates that go round, pairs
-of a join that belong there, keys that have to be visited again. The smallest is next, and is
-done for all times of the step at once; a loop inside of it runs to rest meanwhile. An iteration
-that nothing reaches costs nothing.
+The agenda of a loop is the set of its iterations with work: feedback updates, pairs of a join at
+that coordinate, or keys that must be visited again. The smallest iteration is next, for all times
+of the step at once; an inner loop runs to its fixed point meanwhile. Iterations without updates
+cost nothing.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 
-#: A Spark job that merges takes longer than all others of an iteration take to look into a few
-#: batches more: it waits until there are so many.
+#: The least number of batches of a merge by Spark: the other jobs of an iteration read a few more
+#: batches in less time than a job needs to merge them.
 MERGED = 8
-#: Seconds after which a loop that is still running says so, and between two such lines.
-TOLD_EVERY = 5.0
+#: Seconds after which a running loop writes to the log, and between two lines of log.
+LOG_SECONDS = 5.0
 _logger = logging.getLogger("pyspark_diff")
 
 
@@ -68,12 +68,12 @@ class Iteration:
     step : StepContext
     subgraph : Subgraph
     lowers : mapping of Node to Antichain
-        Where the interval of the step begins, for each node. It is one of all, but where times are
-        structs and some are new, which begin with the past.
+        The first frontier of the step's interval, for each node. They are equal, unless times are
+        structs and some nodes are new, which begin with the past.
     upper : Antichain
-        Where it ends.
+        The last frontier of the interval.
     on_iteration : callable, optional
-        Called with each `IterationReport` when it is over.
+        Receives each `IterationReport` after the iteration.
     """
 
     def __init__(
@@ -83,28 +83,28 @@ class Iteration:
         self.step, self._graph = step, step.graph
         self._subgraph = subgraph
         self._lowers, self.upper = lowers, upper
-        #: Where it begins of nodes that read arrangements outside of all loops.
+        #: The first frontier of nodes that read arrangements outside of all loops.
         self.lower = lowers[subgraph.nodes()[0]]
         self._on_iteration = on_iteration
-        #: Iterations with something to do, by the loop and the coordinate around it.
+        #: Iterations with work, by the loop and the coordinate around it.
         self._agenda: dict[tuple[LoopScope, Coordinate], list[int]] = {}
-        #: The coordinate that is processed, of each loop that runs.
+        #: The present coordinate of each running loop.
         self._now: dict[LoopScope, Coordinate] = {}
         self._back: dict[tuple[Variable, Coordinate], list[Feed]] = {}
         self._later: dict[tuple[Node, Coordinate], list[Feed]] = {}
-        #: By bucket, files of keys that are due, and how many there are.
+        #: Files of keys that are due, with numbers of their rows, by bucket.
         self._due: dict[tuple[Reader, Coordinate], dict[int, tuple[list[str], int]]] = {}
-        #: Files with the updates of the coordinate that is processed, and how many there are.
+        #: Files with the updates of the present coordinate, and numbers of their rows.
         self._fresh: dict[Node, dict[int, tuple[str, ...]]] = {}
         self._rows: dict[Node, int] = {}
         self.stalls = Stalls(step)
-        #: When the outermost loop began, and when something was last said of it.
-        self._began = self._told = time.monotonic()
-        #: Arrangements outside of all loops, as they are in this step.
+        #: The times when the outermost loop began, and of its last line of log.
+        self._began = self._logged = time.monotonic()
+        #: Views of arrangements outside of all loops, in this step.
         self._outside: dict[Node, View] = {}
 
     def run(self) -> None:
-        """Run the loop to rest."""
+        """Run the loop to its fixed point."""
         for node in self._subgraph.nodes():
             if isinstance(node, Imported):
                 for at, feed in past_in(self.step, node):
@@ -120,7 +120,7 @@ class Iteration:
                 self.step.traces[node] = replace(trace, upper=self.upper, since=since)
 
     def _loop(self, subgraph: Subgraph, base: Coordinate) -> None:
-        """Run one loop to rest, inside of one iteration of the loops around it."""
+        """Run one loop to its fixed point, inside of one iteration of the loops around it."""
         loop = subgraph.loop
         left: dict[Leave, list[Feed]] = {leave: [] for leave in subgraph.leaves}
         if any(self._reached(node, base) for node in subgraph.outside):
@@ -132,10 +132,10 @@ class Iteration:
             at = (*base, heapq.heappop(agenda))
             self._iterate(subgraph, at)
             for leave in subgraph.leaves:
-                found = self._feeds(leave.inputs[0], at)
+                output = self._feeds(leave.inputs[0], at)
                 for stage in leave.stages(at[-1]):
-                    found = tuple(feed.then(stage) for feed in found)
-                left[leave].extend(found)
+                    output = tuple(feed.then(stage) for feed in output)
+                left[leave].extend(output)
             agenda = self._agenda.get((loop, base), [])
         self._now.pop(loop, None)
         self._agenda.pop((loop, base), None)
@@ -144,7 +144,7 @@ class Iteration:
             self.step.emitted[leave] = _together(feeds)
 
     def _indexed(self, subgraph: Subgraph) -> bool:
-        """Run the loop on integers. Returns whether that was possible."""
+        """Run the loop on integers, and return whether that was possible."""
         step, plan = self.step, self._graph.on_numbers(subgraph)
         if plan is None or step.settings.runner == "spark" or step.settings.open:
             return False  # by the program or the settings, which `explain` shows
@@ -162,7 +162,7 @@ class Iteration:
             self.stalls.forget(subgraph.loop)
 
     def _note(self, loop: LoopScope | None, coordinate: Coordinate) -> None:
-        """Put a coordinate on the agenda of its loop, and of those around."""
+        """Put a coordinate on the agendas of its loop and of outer loops."""
         while loop is not None and self._now.get(loop) != coordinate:
             agenda = self._agenda.setdefault((loop, times.leave(coordinate)), [])
             if coordinate[-1] not in agenda:
@@ -185,7 +185,7 @@ class Iteration:
                 began = time.perf_counter()
                 self._visit(item, at)
                 self.step.spent(item, began)
-        # Not across what stood before the step: readers tell it from what is new.
+        # No merge crosses the begin of the step: readers distinguish old from new updates.
         self.step.merge({
             node: (self.step.traces[node], [self._lowers[node]]) for node in own
             if node in self._fresh and isinstance(node, Arranged)
@@ -194,14 +194,14 @@ class Iteration:
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
         )
-        self.stalls.check(subgraph, at, self.seen)
+        self.stalls.check(subgraph, at, self.present_view)
         seconds = time.perf_counter() - started
-        self.tell(subgraph.loop, at, changes)
+        self.log_progress(subgraph.loop, at, changes)
         iteration = IterationReport(subgraph.loop.name, at, changes, seconds)
         self.reported(iteration)
 
     def reported(self, iteration: IterationReport) -> None:
-        """Tell that an iteration is over."""
+        """Report a finished iteration."""
         self.step.report.iterations.append(iteration)
         if self._on_iteration is not None:
             self._on_iteration(iteration)
@@ -240,20 +240,20 @@ class Iteration:
             step.shows.append((node, self._feeds(node, at), at))
 
     def _feeds(self, node: Node, at: Coordinate) -> tuple[Feed, ...]:
-        """What a node of the loop gives at a coordinate."""
+        """The output of a node of the loop at a coordinate."""
         return self._graph.feeds(node, self.step.emitted, _min_depth(at))
 
     def _enter_at(self, node: EnterAt, at: Coordinate) -> None:
         source = node.inputs[0]
         for feed in self._feeds(source, at) if at[-1] == 0 else ():
-            made = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
-            found = [made.within(t)[node.at] for t in self.step.local.tables(made)]
-            if any(column.null_count for column in found):
+            stored = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
+            columns = [stored.within(t)[node.at] for t in self.step.local.tables(stored)]
+            if any(column.null_count for column in columns):
                 raise node.loop.no_entry(None)
-            numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in found)]
+            numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in columns)]
             for number, rows in zip(*node.iterations(np.concatenate(numbers))):
-                # Of all the rows that are read so many count.
-                part = replace(made, source=replace(made.source, rows=rows))
+                # The estimate of rows, since the feed reads all rows and selects these.
+                part = replace(stored, source=replace(stored.source, rows=rows))
                 then = (*at[:-1], number)
                 self._put_later(node, then, part.then(Entering(node.at, number)))
                 self.stalls.enters(node.loop, number)
@@ -266,18 +266,18 @@ class Iteration:
                 if feed.source.rows != 0:
                     self._put_later(node, node.moved(at, now + node.by), feed)
                 continue
-            made = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
-            found = [made.within(t)[node.at] for t in self.step.local.tables(made)]
-            numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in found)]
+            stored = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
+            columns = [stored.within(t)[node.at] for t in self.step.local.tables(stored)]
+            numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in columns)]
             to, counts = np.unique(np.maximum(np.concatenate(numbers), now), return_counts=True)
             for number, rows in zip(to.tolist(), counts.tolist()):
-                part = replace(made, source=replace(made.source, rows=rows))
+                part = replace(stored, source=replace(stored.source, rows=rows))
                 stage = Moving(node.at, number, number == now)
                 self._put_later(node, node.moved(at, number), part.then(stage))
         self.step.emitted[node] = tuple(self._later.pop((node, at), ()))
 
     def _put_later(self, node: Node, at: Coordinate, feed: Feed) -> None:
-        """Keep what a node gives at a coordinate until that is processed."""
+        """Keep a feed of a node until its coordinate is processed."""
         self._later.setdefault((node, at), []).append(feed)
         self._note(node.loop, at)
 
@@ -287,8 +287,8 @@ class Iteration:
             start = self._start(node, at)
             if start and node.loop.max_iterations > 1:
                 back = times.step(at)
-                taken = [feed.then(Negate()) for feed in start]
-                self._back.setdefault((node, back), []).extend(taken)
+                retractions = [feed.then(Negate()) for feed in start]
+                self._back.setdefault((node, back), []).extend(retractions)
                 self._note(node.loop, back)
             feeds = [*start, *feeds]
         elif at[-1] == 1 and feeds:
@@ -296,11 +296,11 @@ class Iteration:
         self.step.emitted[node] = tuple(feeds)
 
     def _settled(self, node: Variable, feeds: list[Feed]) -> list[Feed]:
-        """What goes round first, less what the variable started with: most of it, often."""
+        """The first feedback minus the initial value; often most of it cancels out."""
         rows = rows_of(feeds)
         evaluated = not any(feed.source.passing for feed in feeds)
         if not self.step.settings.few(rows) or not evaluated:
-            return feeds  # the arrangement that takes it in will see to that
+            return feeds  # the arrangement of the variable consolidates them
         tables = self.step.evaluation.tables(node, feeds)
         if not tables:
             return []
@@ -311,7 +311,7 @@ class Iteration:
         return self._feeds(node.inputs[0], at)
 
     def _feed_back(self, node: Variable, at: Coordinate) -> int:
-        """Send a variable's result round; gives the number of updates that go."""
+        """Feed a variable's result back, and return the number of updates."""
         result = self._graph.program.results[node]
         feeds = [feed for feed in self._feeds(result, at) if feed.source.rows != 0]
         if not feeds:
@@ -326,24 +326,24 @@ class Iteration:
             feeds = [feed for feed in self._settled(node, feeds) if feed.source.rows != 0]
             if not feeds:
                 return 0
-            held = len(feeds) == 1 and not feeds[0].chain
-            self.stalls.goes(node, feeds[0].source.table if held else None)
+            on_driver = len(feeds) == 1 and not feeds[0].chain
+            self.stalls.goes(node, feeds[0].source.table if on_driver else None)
         self._back.setdefault((node, following), []).extend(feeds)
         self._note(node.loop, following)
         return sum(feed.source.rows or 0 for feed in feeds)
 
-    def tell(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
-        """Say from time to time how far a loop is that takes long."""
+    def log_progress(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
+        """Write the progress of a long loop to the log, from time to time."""
         now = time.monotonic()
-        if now - self._told >= TOLD_EVERY:
-            self._told = now
+        if now - self._logged >= LOG_SECONDS:
+            self._logged = now
             _logger.info(
                 "%s: iteration %d%s, %d changes, %.0f s", loop.name, at[-1], inside(at), changes,
                 now - self._began,
             )
 
     def _reached(self, node: Node, at: Coordinate) -> bool:
-        """Whether something new comes from a node outside of a loop that begins."""
+        """Whether a node outside of a loop that begins has new output."""
         if isinstance(node, Arranged) and node.loop is None and node in self.step.traces:
             view = self.outer(node)
             if view.new or view.both:
@@ -351,7 +351,7 @@ class Iteration:
         elif node in self._fresh:
             return True
         if node.loop is None:
-            # Streams pass a gate, behind which some may be waiting.
+            # Streams enter through a gate, and earlier updates may wait before it.
             return bool(self._graph.feeds(node, self.step.emitted)) or any(
                 self.step.state.pending.get(enter)
                 for enter in self._subgraph.items if isinstance(enter, Enter)
@@ -359,24 +359,23 @@ class Iteration:
         return bool(self._feeds(node, at))
 
     def outer(self, node: Arranged) -> View:
-        """An arrangement outside of all loops: it does not change while they run."""
+        """The view of an arrangement outside of all loops, which does not change while they run."""
         if node not in self._outside:
             trace = self.step.traces[node]
             self._outside[node] = self.step.compaction.view(node, trace, self.lower, self.upper)
         return self._outside[node]
 
     def inner(self, node: Arranged) -> View:
-        """An arrangement of the loop as it is now."""
+        """The present view of an arrangement of the loop."""
         lower = self._lowers[node]
         return self.step.compaction.view(node, self.step.trace(node, lower), lower, self.upper)
 
-    def seen(self, node: Arranged) -> View:
-        """An arrangement as it is now, wherever it is."""
+    def present_view(self, node: Arranged) -> View:
+        """The present view of an arrangement, inside or outside of the loop."""
         return self.outer(node) if node.loop is None else self.inner(node)
 
     def _view(self, node: Arranged, at: Coordinate, visited: bool = True) -> View:
-        """An arrangement as its readers see it when a coordinate is processed, or before it is
-        visited there."""
+        """The view of an arrangement for its readers at a coordinate, or before its visit there."""
         first = not any(at[node.depth:])
         if node.loop is None:
             view = self.outer(node)
@@ -397,7 +396,7 @@ class Iteration:
             step.emitted[node] = tuple(later)
             return
         read = self._read(node, at, due)
-        rows = sum(held for _, held in due.values())
+        rows = sum(count for _, count in due.values())
         for source, view in zip(node.arranged, read.views):
             if first[source]:
                 rows += view.rows if source.loop is None else self._rows.get(source, 0)
@@ -406,20 +405,20 @@ class Iteration:
 
     def _read(
         self, node: Reader, at: Coordinate, due: Mapping[int, tuple[list[str], int]],
-        made: Container[Node] = (),
+        unvisited: Container[Node] = (),
     ) -> Read:
-        """What a reader reads of its arrangements when a coordinate is processed, as they are: some
-        before they are visited there."""
-        views = tuple(self._view(source, at, source not in made) for source in node.arranged)
+        """The work of a reader on present views of its arrangements at a coordinate; some of them
+        may not have been visited there."""
+        views = tuple(self._view(source, at, source not in unvisited) for source in node.arranged)
         return replace(
             self.step.read_of(node, views, self._lowers[node], self.upper),
             at=at, due={bucket: tuple(paths) for bucket, (paths, _) in due.items()},
-            # What it gives at one coordinate it has to know at others.
+            # At other coordinates the reader needs its output at this coordinate.
             keeps=node.keeps, since=None,
         )
 
     def _fusion(self, node: Keyed, at: Coordinate) -> Fusion:
-        """What is done in the tasks of a node's job: of this iteration, and of the next."""
+        """The operators that run in the tasks of a node's job, in this and the next iteration."""
         loop, places = node.loop, self._graph.places
         assert loop is not None
         place = places[node]
@@ -442,19 +441,19 @@ class Iteration:
                     reached[other] = ()
                 elif isinstance(other, EnterAt):
                     reached[other] = tuple(self._later.get((other, then), ()))
-            # What is visited in this iteration, and not in between, is there as the next finds it.
+            # A node of this depth is visited in this iteration, and not again before the next one.
             following = self._visits(then, reached, lambda n: n.depth < node.depth)
             fusion.follow(following, before)
         return fusion
 
     def _visits(
         self, at: Coordinate, emitted: dict[Node, tuple[Feed, ...]],
-        stands: Callable[[Arranged], bool],
+        is_final: Callable[[Arranged], bool],
     ) -> Visits:
         step = self.step
         return Visits(
-            pack(at), _min_depth(at), emitted, stands,
-            lambda node, made: self._read(node, at, self._due.get((node, at), {}), made),
+            pack(at), _min_depth(at), emitted, is_final,
+            lambda node, writers: self._read(node, at, self._due.get((node, at), {}), writers),
             lambda node: step.work_of(
                 node, step.trace(node, self._lowers[node]), self._lowers[node], self.upper,
                 pack(at),
@@ -465,7 +464,7 @@ class Iteration:
         self, node: Arranged, results: Sequence[BucketResult], more: Sequence[Feed] = (),
         rest: Mapping[int, list[Rest]] | None = None,
     ) -> None:
-        """What a node gave at this coordinate, and what it left for others."""
+        """Add the results of a node at this coordinate, and its updates for later coordinates."""
         step, rest = self.step, dict(rest or {})
         now = pack(self._now[node.loop]) if node.loop is not None else 0
         step.emit(node, results, self.upper, rest.pop(now, ()))
@@ -474,8 +473,8 @@ class Iteration:
         if files:
             lower = self._lowers[node]
             step.traces[node] = step.trace(node, lower).joined(lower, self.upper, files)
-            self._fresh[node] = {b: tuple(file.path for file in made) for b, made in files.items()}
-            self._rows[node] = sum(file.rows for made in files.values() for file in made)
+            self._fresh[node] = {b: tuple(f.path for f in parts) for b, parts in files.items()}
+            self._rows[node] = sum(file.rows for parts in files.values() for file in parts)
         if not isinstance(node, Reader):
             return
         later: dict[int, list[Given]] = {code: [] for code in rest}
@@ -485,9 +484,9 @@ class Iteration:
             for code, due in result.due.items():
                 at = unpack(code, node.depth)
                 buckets = self._due.setdefault((node, at), {})
-                paths, held = buckets.get(result.bucket, ([], 0))
+                paths, count = buckets.get(result.bucket, ([], 0))
                 buckets[result.bucket] = (
-                    [*paths, *(file.path for file in due)], held + sum(file.rows for file in due)
+                    [*paths, *(file.path for file in due)], count + sum(file.rows for file in due)
                 )
                 self._note(node.loop, at)
         for code, outputs in later.items():
@@ -498,14 +497,15 @@ class Iteration:
 
 
 def _added_up(feed: Feed, table: pa.Table) -> Feed:
-    """A feed with the rows of a table, those that are equal added up if they can be compared."""
+    """A feed with the consolidated rows of a table; rows of a type without equality do not change.
+    """
     schema = feed.source.schema
     table = added_up(schema, table)
     return replace(feed, source=UpdateRows(schema, table=table, rows=table.num_rows))
 
 
 def _min_depth(at: Coordinate) -> int:
-    """From how many loops on nodes give something: where all coordinates behind are zero."""
+    """The least number of loops around a node that emits at a coordinate: later fields are zero."""
     depth = len(at)
     while depth and at[depth - 1] == 0:
         depth -= 1
@@ -513,9 +513,9 @@ def _min_depth(at: Coordinate) -> int:
 
 
 def _together(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
-    """Feeds of many iterations, those that differ only in their tables as one.
+    """Feeds of many iterations, with one feed for feeds that differ only in their tables.
 
-    What came in one iteration often goes in the next, and is not worth telling anybody.
+    A retraction often follows its insertion by one iteration, and both cancel out here.
     """
     chains: list[list[Feed]] = []
     for feed in feeds:
@@ -530,10 +530,10 @@ def _together(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
                     break
         else:
             chains.append([feed])
-    found = []
+    combined = []
     for known in chains:
         if len(known) > 1:
             tables = [feed.source.table for feed in known if feed.source.table is not None]
             known = [_added_up(known[0], pa.concat_tables(tables))]
-        found.append(known[0])
-    return tuple(found)
+        combined.append(known[0])
+    return tuple(combined)
