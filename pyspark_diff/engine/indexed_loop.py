@@ -1,10 +1,9 @@
-"""One loop in one step on the driver, all buckets at once, its state of the step at hand.
+"""The run of one loop in one step on the driver, on indices in memory, for all buckets at once.
 
-It gives what `pyspark_diff.engine.loop` gives, for loops of operators on plain numbers whose steps
-are few rows: between operators rows are arrays and no tables, what an operator has to know of a key
-is found once in a step, and each of the loop's arrangements gets one batch in the end instead of
-one for each iteration. Where something does not fit, nothing has been done: `Unfit` is raised, and
-the loop is run by the operators that take anything.
+Its result equals that of `pyspark_diff.engine.loop`, for loops of operators on plain numbers with
+few rows per step. Rows between operators are arrays instead of tables. Each operator looks up a key
+once per step, and each arrangement of the loop gets one batch instead of one per iteration. If a
+value does not fit, the loop raises `Unfit` without any effect, and general operators run it.
 """
 
 from __future__ import annotations
@@ -66,19 +65,19 @@ from pyspark_diff.trace.batch import BatchFile
 from pyspark_diff.trace.spine import Trace
 
 _Item = TypeVar("_Item")
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
-#: At most so many threads are at work in one loop.
+#: The most threads of one loop.
 MOST_SHARDS = 8
-#: From so many new rows on a loop is done in parts, a range of keys each: its indices are. Several
-#: threads work on these where an operator has so many rows at a coordinate.
+#: From the first number of new rows on, the indices of a loop are divided by ranges of keys. From
+#: the second number of rows at a coordinate on, several threads process an operator's ranges.
 SHARDED, THREADED = 2_000, 1_000
-#: What an event takes in an index.
+#: The size of an event in an index.
 EVENT_BYTES = 40
 
 
-class Around(Protocol):
-    """What a loop is a part of: it knows what stands outside, and tells of iterations."""
+class LoopOwner(Protocol):
+    """The general run of a loop: it knows outside arrangements, and reports iterations."""
 
     step: StepContext
     lower: Antichain
@@ -86,16 +85,16 @@ class Around(Protocol):
     stalls: Stalls
 
     def outer(self, node: Arranged) -> View:
-        """An arrangement outside of all loops."""
+        """The view of an arrangement outside of all loops."""
 
     def present_view(self, node: Arranged) -> View:
-        """An arrangement outside of all loops, or one of the loop as it was before the step."""
+        """The view of an arrangement outside of all loops, or of the loop before the step."""
 
     def log_progress(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
-        """Say how far a loop is that takes long."""
+        """Write the progress of a long loop to the log."""
 
     def reported(self, iteration: IterationReport) -> None:
-        """Tell that an iteration is over."""
+        """Report a finished iteration."""
 
 
 #: The reason if the indices of a loop exceed the rows that the driver keeps in memory.
@@ -107,41 +106,41 @@ class IndexedLoop:
 
     Parameters
     ----------
-    around : Around
+    owner : LoopOwner
     subgraph : Subgraph
     plan : Planned
     """
 
-    def __init__(self, around: Around, subgraph: Subgraph, plan: Planned):
-        self._around, self._subgraph, self._plan = around, subgraph, plan
-        self._step, self._graph = around.step, around.step.graph
+    def __init__(self, owner: LoopOwner, subgraph: Subgraph, plan: Planned):
+        self._owner, self._subgraph, self._plan = owner, subgraph, plan
+        self._step, self._graph = owner.step, owner.step.graph
         self._most = self._step.settings.piece_rows
         self._agenda: list[int] = []
-        #: What each node gives at the coordinate that is processed, in parts.
-        self._given: dict[Node, list[Numbers]] = {}
+        #: The output of each node at the present coordinate, in parts.
+        self._output: dict[Node, list[Numbers]] = {}
         self._fresh: dict[Node, Parted] = {}
-        #: What was given, or taken in, at each coordinate.
+        #: Output or input of arrangements at each coordinate.
         self._parts: dict[Arranged, list[tuple[int, Parted]]] = {}
         self._back: dict[tuple[Node, int], list[Numbers]] = {}
         self._later: dict[tuple[Node, int], list[Numbers]] = {}
-        #: Keys to be visited again, by shard.
+        #: Keys for another visit, by shard.
         self._due: dict[tuple[Node, int], list[list[Int64]]] = {}
-        #: Of each side of a join, and of the input of a replay; by shard.
+        #: Indices of the sides of joins, and of the inputs of replays, by shard.
         self._indices: dict[tuple[Reader, int], Sequence[KeyIndex]] = {}
         self._left: dict[Leave, list[Numbers]] = {leave: [] for leave in subgraph.leaves}
         #: The least and the greatest key of each shard.
         self._shards: list[tuple[int, int]] = [(PAST, MOST)]
         self._team = Team(1)
-        #: That each node has taken.
+        #: The seconds of each node.
         self._seconds: dict[Node, float] = {}
 
     def run(self) -> None:
-        """Run the loop to rest.
+        """Run the loop to its fixed point.
 
         Raises
         ------
         Unfit
-            Then nothing has been done.
+            Without any effect, if the loop needs general operators.
         """
         self._check_fit()
         self._team = Team(len(self._shards))
@@ -169,7 +168,7 @@ class IndexedLoop:
         """Raise `Unfit` if an input has other values than integers, or has many new rows."""
         step = self._step
         rows: float = 0
-        every: list[Int64] = []
+        largest_keys: list[Int64] = []
         for node in self._subgraph.items:
             if isinstance(node, Enter):
                 feeds = [
@@ -183,7 +182,7 @@ class IndexedLoop:
                     raise Unfit("an operator outside the loop emits rows that are read later")
                 rows += rows_of(feeds)
         for source in self._plan.columns:
-            view = self._around.present_view(source)
+            view = self._owner.present_view(source)
             if view.both or (source.loop is not None and view.new):
                 raise Unfit("an arrangement outside the loop has new rows of two kinds")
             if source.loop is None:
@@ -195,9 +194,9 @@ class IndexedLoop:
                         raise Unfit("the rows of a file are not integers")
                     if updates.key64.size > largest.size:
                         largest = updates.key64
-            every.append(largest)
+            largest_keys.append(largest)
         if rows >= SHARDED:
-            self._shards = shards_of(every, min(os.cpu_count() or 1, MOST_SHARDS))
+            self._shards = shards_of(largest_keys, min(os.cpu_count() or 1, MOST_SHARDS))
         if not step.settings.few(rows):
             raise Unfit("the rows are more than the driver takes")
 
@@ -207,62 +206,63 @@ class IndexedLoop:
 
     def _iterate(self, at: int) -> None:
         started = began = time.perf_counter()
-        self._given, self._fresh = {}, {}
+        self._output, self._fresh = {}, {}
         items: Sequence[Node] = self._subgraph.items  # type: ignore[assignment]
         for node in items:
             self._step.stop.check()
             self._step.inside = node, (at,)
             if isinstance(node, Enter):
-                self._given[node] = self._enter(node) if at == 0 else []
+                self._output[node] = self._enter(node) if at == 0 else []
             elif isinstance(node, EnterAt):
-                self._given[node] = self._enter_at(node, at)
+                self._output[node] = self._enter_at(node, at)
             elif isinstance(node, Variable):
-                self._given[node] = self._variable(node, at)
+                self._output[node] = self._variable(node, at)
             elif isinstance(node, Keyed):
                 self._arrange(node, at)
             elif isinstance(node, Reader):
-                given = self._replay(node, at) if node in self._plan.modes else self._join(node, at)
+                is_replay = node in self._plan.modes
+                rows = self._replay(node, at) if is_replay else self._join(node, at)
                 later = self._later.pop((node, at), [])
-                self._given[node] = together([*given, *later])
+                self._output[node] = together([*rows, *later])
             now = time.perf_counter()
             self._seconds[node] = self._seconds.get(node, 0.0) + now - began
             began = now
         for leave, parts in self._left.items():
             parts += self._rows(leave.inputs[0])
-        self._around.stalls.began(self._subgraph.loop)
+        self._owner.stalls.began(self._subgraph.loop)
         changes = sum(
             self._feed_back(node, at) for node in items if isinstance(node, Variable)
         )
-        self._around.stalls.check(self._subgraph, (at,), self._around.present_view)
-        self._around.log_progress(self._subgraph.loop, (at,), changes)
-        self._around.reported(
+        self._owner.stalls.check(self._subgraph, (at,), self._owner.present_view)
+        self._owner.log_progress(self._subgraph.loop, (at,), changes)
+        self._owner.reported(
             IterationReport(self._subgraph.loop.name, (at,), changes, time.perf_counter() - started)
         )
 
     def _rows(self, node: Node) -> list[Numbers]:
-        """What a node gives at the coordinate that is processed."""
-        if node not in self._given:
-            found: list[Numbers] = []
+        """The output of a node at the present coordinate."""
+        if node not in self._output:
+            rows: list[Numbers] = []
             if isinstance(node, Concat):
-                found = together(part for source in node.inputs for part in self._rows(source))
+                rows = together(part for source in node.inputs for part in self._rows(source))
             elif isinstance(node, Linear):
                 stage = self._plan.stages[node]
-                found = together(map(stage, self._rows(node.inputs[0])))
-            self._given[node] = found
-        return self._given[node]
+                rows = together(map(stage, self._rows(node.inputs[0])))
+            self._output[node] = rows
+        return self._output[node]
 
     def _enter(self, node: Enter) -> list[Numbers]:
         step = self._step
         reached = self._graph.feeds(node.inputs[0], step.emitted)
-        feeds = step.gated(node, reached, self._around.upper)
+        feeds = step.gated(node, reached, self._owner.upper)
         tables = [feed.within(t) for feed in feeds for t in step.local.tables(feed)]
         wanted = self._graph.wanted[node]
-        found = []
+        numbers = []
         for table in tables:
             names = [name for name in table.column_names if name in wanted]
             if table.num_rows:
-                found.append(numbers_of(table.select([*names, TIME, DIFF])))
-        return together(found)
+                numbers.append(numbers_of(table.select([*names, TIME, DIFF])))
+        return together(numbers)
 
     def _enter_at(self, node: EnterAt, at: int) -> list[Numbers]:
         for rows in self._rows(node.inputs[0]) if at == 0 else ():
@@ -270,7 +270,7 @@ class IndexedLoop:
             for number in node.iterations(numbers)[0]:
                 entering = rows.where(numbers == number)
                 self._later.setdefault((node, number), []).append(entering)
-                self._around.stalls.enters(node.loop, number)
+                self._owner.stalls.enters(node.loop, number)
                 if number:
                     self._note(number)
         return together(self._later.pop((node, at), []))
@@ -288,67 +288,68 @@ class IndexedLoop:
         return together(parts)
 
     def _feed_back(self, node: Variable, at: int) -> int:
-        """Send a variable's result round; gives the number of updates that go."""
-        found = self._rows(self._graph.program.results[node])
-        if not found:
+        """Feed a variable's result back, and return the number of updates."""
+        feedback = self._rows(self._graph.program.results[node])
+        if not feedback:
             return 0
         loop = node.loop
         if at + 1 >= loop.max_iterations:
             if not loop.stops:
                 raise Unfit("the loop reached its limit of iterations")
             return 0
-        if self._around.stalls.watched(loop, at):
-            rows = whole(found)
+        if self._owner.stalls.watched(loop, at):
+            rows = whole(feedback)
             schema = node.schema.only(n for n in node.schema.names if n in rows.columns)
-            self._around.stalls.goes(node, rows.table(schema, node.time_type.arrow))
-        self._back.setdefault((node, at + 1), []).extend(found)
+            self._owner.stalls.goes(node, rows.table(schema, node.time_type.arrow))
+        self._back.setdefault((node, at + 1), []).extend(feedback)
         self._note(at + 1)
-        return sum(map(len, found))
+        return sum(map(len, feedback))
 
     def _arrange(self, node: Keyed, at: int) -> None:
-        found = self._rows(node.inputs[0])
-        if found:
+        rows = self._rows(node.inputs[0])
+        if rows:
             names = self._plan.columns[node]
-            self._take(node, at, self._parted([_columns_of(part, names) for part in found]))
+            self._take(node, at, self._parted([_columns_of(part, names) for part in rows]))
 
     def _parted(self, parts: Sequence[Columns]) -> Parted:
-        """Updates in order, equal ones as one, by shard."""
+        """Consolidated updates in order, by shard."""
         def part_of(shard: tuple[int, int]) -> Sorted:
             return Sorted(*added_up(parts, *shard))
 
         rows = sum(keys.size for keys, *_ in parts)
         if rows >= THREADED and len(self._shards) > 1 and not is_table(parts):
             return self._team.each(part_of, self._shards)
-        every = Sorted(*added_up(parts))
-        stops = np.searchsorted(every.keys, [least for least, _ in self._shards[1:]]).tolist()
-        return [every.between(*ends) for ends in zip([0, *stops], [*stops, len(every)])]
+        whole_part = Sorted(*added_up(parts))
+        stops = np.searchsorted(whole_part.keys, [least for least, _ in self._shards[1:]]).tolist()
+        return [whole_part.between(*ends) for ends in zip([0, *stops], [*stops, len(whole_part)])]
 
     def _take(self, node: Arranged, at: int, rows: Parted) -> None:
-        """What an arrangement of the loop takes in at a coordinate."""
+        """Add the input of an arrangement of the loop at a coordinate."""
         if any(map(len, rows)):
             self._fresh[node] = rows
             self._parts.setdefault(node, []).append((at, rows))
 
     def _new(self, node: Arranged, at: int) -> Parted | None:
-        """What is new of an arrangement at a coordinate."""
+        """The new updates of an arrangement at a coordinate."""
         if node.loop is None and at == 0 and node not in self._fresh:
-            view = self._around.outer(node)
-            held = opened(opened_together(view.new))
-            if held:
+            view = self._owner.outer(node)
+            updates = opened(opened_together(view.new))
+            if updates:
                 self._fresh[node] = self._parted(
-                    [(u.key64, u.val64, u.times(), u.diffs()) for u in held]
+                    [(u.key64, u.val64, u.times(), u.diffs()) for u in updates]
                 )
         return self._fresh.get(node)
 
     def _is_empty(self, node: Arranged) -> bool:
-        """Whether an arrangement has nothing from before the step, nor from outside of the loop."""
-        view = self._around.present_view(node)
+        """Whether an arrangement has no updates from before the step or from outside of the loop.
+        """
+        view = self._owner.present_view(node)
         return not (view.old or view.new)
 
     def _index(self, node: Reader, number: int) -> Sequence[KeyIndex]:
-        """What one side of an operator has, by key."""
+        """The index of one side of an operator."""
         if (node, number) not in self._indices:
-            view = self._around.present_view(node.arranged[number])
+            view = self._owner.present_view(node.arranged[number])
             batches = [
                 (bucket, storage.open_updates(path), files is view.old)
                 for files in (view.old, view.new) for bucket, path in opened_by(files)
@@ -361,11 +362,11 @@ class IndexedLoop:
 
     def _join(self, node: Reader, at: int) -> list[Numbers]:
         left, right = node.arranged
-        # What is outside of the loop has all of the step in its index already: it is met last.
+        # The index of an outside arrangement has all its updates of the step, so it is read last.
         order = ((0, 1), (1, 0)) if right.loop is not None else ((1, 0), (0, 1))
-        # What is outside has nothing new at later coordinates, that would meet what is new now.
+        # An outside arrangement has no updates at later coordinates, so new rows need no index.
         both = left.loop is not None and right.loop is not None
-        found: list[Numbers] = []
+        pairs: list[Numbers] = []
         ran = False
         for ours, theirs in order:
             alone = (node, theirs) not in self._indices and self._is_empty(node.arranged[theirs])
@@ -375,15 +376,15 @@ class IndexedLoop:
             ran = True
             self._count(node, rows_in=sum(map(len, rows)))
             if not alone:
-                found += self._pairs(node, ours, rows, at)
+                pairs += self._pairs(node, ours, rows, at)
             if both:
                 for index, part in zip(self._index(node, ours), rows):
                     index.add(part.keys, part.values, part.times, part.diffs, at)
         self._count(node, runs=ran)
-        return found
+        return pairs
 
     def _count(self, node: Node, rows_in: int = 0, rows_out: int = 0, runs: int = 0) -> None:
-        """What an operator did goes into the report."""
+        """Add the work of an operator to the report."""
         report = self._step.report
         cost = report.costs.cost_of(node)
         for counted in (report, cost):
@@ -393,19 +394,19 @@ class IndexedLoop:
         cost.driver_runs += runs
 
     def _each(
-        self, do: Callable[[_Item], _Made], parts: Iterable[_Item], rows: int
-    ) -> Iterable[_Made]:
-        """What a function gives for each shard; side by side where that is worth it."""
+        self, do: Callable[[_Item], _Result], parts: Iterable[_Item], rows: int
+    ) -> Iterable[_Result]:
+        """The results of a function for each shard, in parallel if the rows are worth it."""
         return self._team.each(do, parts) if rows >= THREADED else map(do, parts)
 
     def _is_too_much(self) -> bool:
-        """Whether all indices together take more than the rows that are held at once may take."""
-        every = [index for shards in self._indices.values() for index in shards]
-        events = sum(int(index.counts[TOP]) for index in every)
+        """Whether all indices together exceed the memory for an operator's rows."""
+        indices = [index for shards in self._indices.values() for index in shards]
+        events = sum(int(index.counts[TOP]) for index in indices)
         return events * EVENT_BYTES > self._most * ROW_BYTES
 
     def _pairs(self, node: Reader, ours: int, rows: Parted, at: int) -> Iterator[Numbers]:
-        """What is new of one side, with all that the other side has: what belongs to now."""
+        """Pairs of one side's new rows with all rows of the other side, at the coordinate."""
         keyed = OURS_KEY in self._parts_of(node, ours).values()
         placed = node.arranged[1 - ours].loop is not None
 
@@ -423,36 +424,36 @@ class IndexedLoop:
                 columns = {
                     name: pairs[which] for name, which in self._parts_of(node, ours).items()
                 }
-                made = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
-                self._count(node, rows_out=len(made))
+                joined = Numbers(columns, pairs[WHEN], pairs[PRODUCT])
+                self._count(node, rows_out=len(joined))
                 if placed:
-                    yield from self._placed(node, made, pairs[WHERE], at)
+                    yield from self._placed(node, joined, pairs[WHERE], at)
                 else:
-                    yield made
+                    yield joined
 
     def _parts_of(self, node: Reader, ours: int) -> dict[str, int]:
-        """The part of a pair that each column of a join's result is."""
+        """The part of a pair for each column of a join's result."""
         kernel = node.kernel
         assert isinstance(kernel, JoinKernel)
-        found = {}
+        parts = {}
         for name, (side, old) in zip(node.schema.names, kernel.columns):
             if name in self._graph.wanted[node]:
                 key = self._plan.columns[node.arranged[side]][0]
                 value = OURS if side == ours else THEIRS
-                found[name] = OURS_KEY if old == key else value
-        return found
+                parts[name] = OURS_KEY if old == key else value
+        return parts
 
     def _placed(self, node: Reader, rows: Numbers, where: Int64, at: int) -> Iterator[Numbers]:
-        """The pairs that belong to the coordinate; the others are put off."""
+        """The pairs of the coordinate; pairs of other coordinates wait."""
         if where.min() == where.max() == at:
             yield rows
             return
         for code in _distinct(where):
-            one = rows.where(np.flatnonzero(where == code))
+            part = rows.where(np.flatnonzero(where == code))
             if code == at:
-                yield one
+                yield part
             else:
-                self._later.setdefault((node, code), []).append(one)
+                self._later.setdefault((node, code), []).append(part)
                 self._note(code)
 
     def _replay(self, node: Reader, at: int) -> list[Numbers]:
@@ -467,31 +468,31 @@ class IndexedLoop:
             new = [Sorted(none, none, none, none)] * len(shards)
         mode = self._plan.modes[node]
 
-        def given_of(
+        def replayed(
             part: tuple[KeyIndex, Sorted, list[Int64]]
         ) -> tuple[Sorted, dict[int, Int64]] | None:
             index, rows, due = part
-            every = np.sort(np.concatenate(due)) if due else rows.keys[:0]
-            keys, starts = visits(rows.keys, every)
-            made = replay_new(
+            visited = np.sort(np.concatenate(due)) if due else rows.keys[:0]
+            keys, starts = visits(rows.keys, visited)
+            result = replay_new(
                 keys, starts, rows.values, rows.times, rows.diffs, index, at, mode
             )
-            if made is None:
+            if result is None:
                 return None
-            given, again, when = made
+            output, again, when = result
             later = {code: again[when == code] for code in _distinct(when)} if again.size else {}
-            return _by_function(node, given) if mode == BOTH else Sorted(*given), later
+            return _by_function(node, output) if mode == BOTH else Sorted(*output), later
 
         count = sum(map(len, new)) + sum(keys.size for shard in due for keys in shard)
         rows: list[Sorted] = []
-        for number, made in enumerate(self._each(given_of, zip(shards, new, due), count)):
-            if made is None or self._is_too_much():
+        for number, shard in enumerate(self._each(replayed, zip(shards, new, due), count)):
+            if shard is None or self._is_too_much():
                 raise Unfit(_TOO_MUCH)
-            given, later = made
+            output, later = shard
             for code, keys in later.items():
                 self._due.setdefault((node, code), [[] for _ in shards])[number].append(keys)
                 self._note(code)
-            rows.append(given)
+            rows.append(output)
         self._count(
             node, rows_in=sum(map(len, new)), rows_out=sum(map(len, rows)), runs=1
         )
@@ -503,39 +504,39 @@ class IndexedLoop:
         ])
 
     def _finish(self) -> None:
-        """Seal a batch of each arrangement, and hand on what leaves the loop."""
-        step, around = self._step, self._around
+        """Write a batch of each arrangement, and emit the output of the loop."""
+        step, owner = self._step, self._owner
         batches = [
-            (node, parts) for node, every in self._parts.items() if node.keeps
-            for parts in batches_of(every)
+            (node, parts) for node, parts_of in self._parts.items() if node.keeps
+            for parts in batches_of(parts_of)
         ]
         shards = range(len(self._shards))
 
-        def made_of(part: tuple[int, int]) -> Updates:
+        def sealed_part(part: tuple[int, int]) -> Updates:
             number, shard = part
             node, parts = batches[number]
             layout = self._graph.form(node).layout
             return sealed([(at, rows[shard]) for at, rows in parts], layout)
 
         def written(number: int) -> Mapping[int, tuple[BatchFile, ...]]:
-            rows = concat([made[number, shard] for shard in shards])
+            rows = concat([sealed_parts[number, shard] for shard in shards])
             layout = self._graph.form(batches[number][0]).layout
             return write_files(places[number], rows, layout, step.settings.buckets)
 
         numbers = range(len(batches))
         parts = [(number, shard) for number in numbers for shard in shards]
-        count = sum(len(rows) for _, every in batches for _, part in every for rows in part)
-        made = dict(zip(parts, self._each(made_of, parts, count)))
+        count = sum(len(rows) for _, parts_of in batches for _, part in parts_of for rows in part)
+        sealed_parts = dict(zip(parts, self._each(sealed_part, parts, count)))
         places = [step.directory_of(node) for node, _ in batches]
         traces: dict[Arranged, Trace] = {}
         for (node, _), files in zip(batches, self._each(written, numbers, count)):
-            step.written.extend(file.path for made in files.values() for file in made)
+            step.written.extend(file.path for group in files.values() for file in group)
             if files:
-                trace = traces.get(node) or step.trace(node, around.lower)
-                traces[node] = trace.joined(around.lower, around.upper, files)
-        step.merge({node: (trace, [around.lower]) for node, trace in traces.items()})
-        for leave, held in self._left.items():
-            step.emitted[leave] = self._feed(leave, held)
+                trace = traces.get(node) or step.trace(node, owner.lower)
+                traces[node] = trace.joined(owner.lower, owner.upper, files)
+        step.merge({node: (trace, [owner.lower]) for node, trace in traces.items()})
+        for leave, outputs in self._left.items():
+            step.emitted[leave] = self._feed(leave, outputs)
 
     def _feed(self, leave: Leave, parts: list[Numbers]) -> tuple[Feed, ...]:
         if not parts:
@@ -543,35 +544,35 @@ class IndexedLoop:
         names = [n for n in leave.schema.names if all(n in part.columns for part in parts)]
         schema = leave.schema.only(names)
         if 1 <= len(names) <= 2:
-            # What came in one iteration often goes in the next, and is not worth telling anybody.
+            # A retraction often follows its insertion by one iteration, and both cancel out here.
             keys, values, times, diffs = added_up([_columns_of(part, names) for part in parts])
             rows = Numbers(dict(zip(names, (keys, values))), times, diffs)
         else:
             rows = whole(parts)
         table = rows.table(schema, leave.time_type.arrow)
         source = UpdateRows(schema, table=table, rows=table.num_rows)
-        return (Feed(source, until=self._around.upper),)
+        return (Feed(source, until=self._owner.upper),)
 
 
 def _columns_of(rows: Numbers, names: Sequence[str]) -> Columns:
-    """Rows as they are added up, where the key is the first of one or two columns."""
+    """Rows as columns for consolidation: the key, and the value if there is one."""
     key, *value = (rows.columns[name] for name in names)
     return key, value[0] if value else None, rows.time, rows.diff
 
 
 def _distinct(codes: Int64) -> list[int]:
-    """The coordinates at which something is: few, and most often small."""
+    """The distinct coordinates, which are few and most often small."""
     low, high = int(codes.min()), int(codes.max())
     if high - low < codes.size:
         return [low + code for code in np.flatnonzero(np.bincount(codes - low)).tolist()]
     return np.unique(codes).tolist()
 
 
-def _by_function(node: Reader, given: Int64) -> Sorted:
-    """What a user's function of how often a record stands makes of that."""
+def _by_function(node: Reader, counts: Int64) -> Sorted:
+    """The changes of a user's function of the number of equal records."""
     kernel = node.kernel
     assert isinstance(kernel, ThresholdKernel)
-    keys, old, times, new = given
+    keys, old, times, new = counts
     after, earlier = kernel.of(new), kernel.of(old)
     if any(part.size and np.abs(part.astype(float)).max() >= 2.0**61 for part in (after, earlier)):
         raise Unfit("the differences of a threshold may exceed 64 bits")
