@@ -37,7 +37,7 @@ class Bar:
 def quick(monkeypatch, caplog):
     """A watcher of its own that looks often, and a bar that notes what it is told."""
     monkeypatch.setattr(progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress, "READ_SECONDS", 0.01)
     monkeypatch.setattr(progress, "_watcher", progress._Watcher())
     Bar.made = []
     monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))

@@ -277,7 +277,8 @@ class Inputs:
     def has_more(self, state: State) -> bool:
         """Whether an input has updates that no step has taken in."""
         return any(
-            session._has_more(state.arrival_counts.get(node, 0)) for node, session in self._sessions.items()
+            session._has_more(state.arrival_counts.get(node, 0))
+            for node, session in self._sessions.items()
         )
 
     def hand_over(self) -> None:

@@ -1,9 +1,9 @@
-"""Progress of steps that take long, on a bar where somebody looks on, and in the log.
+"""Progress of long steps: on a bar in a terminal or notebook, and in the log.
 
-    a step of less than `PATIENCE` seconds shows nothing, and costs a note in a table
+    a step of less than `PATIENCE` seconds shows nothing, and costs an entry in a list
 
-One thread looks at the steps that run, twice a second, and ends when there have been none for a
-while. It only reads: which operator is being worked on, and how many are done.
+One thread reads the running steps twice a second, and ends after some time without any step. It
+reads the present operator of a step, and the number of finished operators.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.spark.bridge import JobCounts
 from pyspark_diff.times import Antichain
 
-#: After how many seconds a step shows how far it is, and how many there are between lines of log.
+#: Seconds before a step shows its progress, and between two lines of log.
 PATIENCE = 2.0
-TOLD_EVERY = 10.0
-#: Seconds between two looks, and after how many without a step nobody looks any more.
-EVERY = 0.5
+LOG_SECONDS = 10.0
+#: Seconds between two reads, and without any step before the thread ends.
+READ_SECONDS = 0.5
 IDLE = 30.0
-#: The setting of a Spark session that says whether there are bars.
+#: The setting of a Spark session that permits bars.
 PROGRESS = "spark.pyspark_diff.progress"
 
 _logger = logging.getLogger("pyspark_diff")
 
 
 class Progress(NamedTuple):
-    """How far a dataflow is. While a step runs none of its numbers goes back.
+    """The progress of a dataflow. While a step runs, no number decreases.
 
     Parameters
     ----------
     step : int
         The number of the step, the first being 1.
     running : bool
-        Whether it is under way. All else is of the last step if none is.
+        Whether a step is in progress; otherwise all values belong to the last step.
     frontier : Antichain
-        Up to where all that is kept is complete and all that is shown was handed over, as `Probe`
-        has it. It moves when a step is committed.
+        The frontier of complete collections and of received outputs, as in `Probe`. It moves at
+        the commit of a step.
     operator : str
-        What is being worked on: an operator, or a loop.
+        The present operator or loop.
     operators_done, operators : int
-        How many there are, a loop being one.
+        Numbers of operators; a loop is one.
     iterations : int
-        Iterations of loops that are over.
+        The number of finished iterations of loops.
     rows : int
-        Update rows that operators have taken in or looked up.
+        The number of update rows that operators have arranged or looked up.
     jobs, jobs_done : int
-        Spark jobs.
+        Numbers of Spark jobs.
     tasks, tasks_done : int
-        Tasks of the jobs so far. These and the next three are known where there is a bridge into
-        Spark: not over Spark Connect.
+        Numbers of tasks of the jobs so far. These numbers and the next three need a bridge into
+        Spark, so they are unknown over Spark Connect.
     task_rows, task_bytes : int
-        What tasks have moved, those that run included. On a cluster it comes with the heartbeats of
-        its executors; while a task works on what it has been given, nothing is moved.
+        Rows and bytes that tasks have moved, with those of running tasks. A cluster reports them
+        with the heartbeats of its executors. A task that computes moves nothing.
     task_seconds : float
-        That tasks have run, those that run included, added up.
+        The sum of the tasks' run times, with those of running tasks.
     seconds : float
-        Since the step began.
+        Seconds since the begin of the step.
     """
 
     step: int
@@ -88,7 +88,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Progress:
-    """How far a step is."""
+    """The progress of a running step."""
     jobs = context.jobs.counts()
     graph, report, doing = context.graph, context.report, context.doing
     name = "start"
@@ -105,7 +105,7 @@ def progress_of(context: StepContext, frontier: Antichain = Antichain()) -> Prog
 
 
 def progress_after(state: State, jobs: JobCounts, frontier: Antichain) -> Progress:
-    """How far the step was that led to a state, with what Spark has done for it."""
+    """The progress of the step before a state, with the counts of its Spark jobs."""
     report = state.report
     operators = 0 if state.graph is None else len(state.graph.order)
     return Progress(
@@ -117,12 +117,12 @@ def progress_after(state: State, jobs: JobCounts, frontier: Antichain) -> Progre
 
 @dataclass(eq=False)
 class _Run:
-    """A step that is being looked at."""
+    """A running step, with its bar."""
 
     context: StepContext
     bars: bool
     began: float
-    told: float = 0.0
+    logged: float = 0.0
     bar: Any = None
 
     def look(self, now: float) -> None:
@@ -131,8 +131,8 @@ class _Run:
         at = progress_of(self.context)
         done, doing = at.operators_done, at.operator
         order = self.context.graph.order
-        if not self.told or now - self.told >= TOLD_EVERY:
-            self.told = now
+        if not self.logged or now - self.logged >= LOG_SECONDS:
+            self.logged = now
             _logger.info(
                 "step: %s, %d of %d operators done, %d of %d tasks of Spark, %.0f s", doing, done,
                 len(order), at.tasks_done, at.tasks, now - self.began,
@@ -143,18 +143,18 @@ class _Run:
         if self.bar is not None:
             self.bar.set_description_str(doing, refresh=False)
             self.bar.n = done
-            self.bar.set_postfix_str(_beside(at), refresh=False)
+            self.bar.set_postfix_str(_postfix(at), refresh=False)
             self.bar.refresh()
 
     def end(self) -> None:
         if self.bar is not None:
             self.bar.close()
-        if self.told:
+        if self.logged:
             _logger.info("step: over after %.0f s", time.monotonic() - self.began)
 
 
 class _Watcher:
-    """The thread, and the steps that it looks at."""
+    """The thread, with the running steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -165,8 +165,8 @@ class _Watcher:
     def begin(self, run: _Run) -> None:
         with self._lock:
             self._runs.append(run)
-            # A process that was forked has the variable and not the thread. To ask the thread
-            # itself costs a third of a millisecond.
+            # A forked process has the variable, but not the thread. A question to the thread costs
+            # a third of a millisecond.
             if self._thread is None or self._process != os.getpid():
                 self._process = os.getpid()
                 self._thread = threading.Thread(
@@ -182,8 +182,8 @@ class _Watcher:
     def _look(self) -> None:
         idle = time.monotonic()
         while True:
-            # Not woken by a step's beginning or end: steps of a millisecond must not pay for that.
-            time.sleep(EVERY)
+            # No step wakes the thread, since steps of a millisecond must not pay for that.
+            time.sleep(READ_SECONDS)
             with self._lock:
                 now = time.monotonic()
                 if self._runs:
@@ -194,11 +194,11 @@ class _Watcher:
                 self._each(now)
 
     def _each(self, now: float) -> None:
-        # In a call of its own: a variable of the thread would hold a step that is long over.
+        # A separate call, since a variable of the thread would keep a finished step in memory.
         for run in self._runs:  # few: steps that run at once in this process
             try:
                 run.look(now)
-            except Exception:  # to look on must never harm the step
+            except Exception:  # progress must never harm the step
                 run.bars = False
                 _logger.debug("no progress is shown", exc_info=True)
 
@@ -208,13 +208,13 @@ _watcher = _Watcher()
 
 @contextmanager
 def progress(context: StepContext, bars: bool = True) -> Iterator[None]:
-    """Show how far a step is, while it runs and if it takes long.
+    """Show the progress of a step while it runs, if it takes long.
 
     Parameters
     ----------
     context : StepContext
     bars : bool
-        Whether a bar may be shown; it is not where nobody would see it.
+        Whether to permit a bar; it appears only in a terminal or a notebook.
     """
     run = _Run(context, bars, time.monotonic())
     try:
@@ -224,8 +224,8 @@ def progress(context: StepContext, bars: bool = True) -> Iterator[None]:
         _watcher.end(run)
 
 
-def _beside(at: Progress) -> str:
-    """What stands beside the bar: a step may take long within one loop."""
+def _postfix(at: Progress) -> str:
+    """The text after the bar: a step may take long within one loop."""
     parts = [f"{at.iterations:,} iterations"] if at.iterations else []
     parts.append(f"{at.rows:,} rows")
     if at.tasks:
@@ -234,7 +234,8 @@ def _beside(at: Progress) -> str:
 
 
 def _bar(context: StepContext, operators: int) -> Any:
-    """A bar of tqdm, if it is installed and wanted; it is silent but on a terminal or a page."""
+    """A bar of tqdm, if tqdm is installed and bars are on; it shows only in a terminal or notebook.
+    """
     try:
         from tqdm.auto import tqdm
     except ImportError:

@@ -3,8 +3,8 @@
 With ``r`` the least frontier of some connected inputs, or a later frontier if the state cannot be
 rolled back so far::
 
-    rewound(S) = the state in which no update at r or beyond of these inputs has been processed:
-                 each operator knows the updates before r, and all others wait for their release
+    rewound(S) = the state without the inputs' updates at r or beyond:
+                 operators know the updates before r, and all others wait for their release
 
 A step from there without some of the updates has the same result as if they had never come. While
 an input lags, compaction does not advance times from ``r`` on. Raw updates, and outputs for

@@ -1,7 +1,7 @@
-"""One step: the updates between two frontiers flow through the graph, and a new state comes out.
+"""One step: updates between two frontiers pass through the graph, and the result is a new state.
 
-All or nothing: a step reads one immutable `State` and returns another. If anything raises, the
-state stays what it was, and the step can be run again. Which files it wrote is in its context.
+A step is atomic: it reads one immutable `State` and returns another. After an error the old state
+remains valid, and the step can run again. The context lists the files that the step wrote.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.arrangement import pieces
 from pyspark_diff.trace.spine import Trace
 
-#: A step that is given so many rows keeps memory from one kernel to the next: see `large_work`.
+#: From this number of new rows on, a step keeps memory between kernels: see `large_work`.
 LARGE = 50_000
 
 
@@ -50,12 +50,12 @@ class Step:
     Parameters
     ----------
     context : StepContext
-        Made for this step.
+        The context of this step only.
     on_iteration : callable, optional
-        Called with each `IterationReport` when it is over.
+        Receives each `IterationReport` after the iteration.
     consolidates : {"times", "all"}, optional
-        Consolidate the pending updates first: those of each time, or all of them at the last
-        complete time. This raises `Unchanged` if that changes nothing.
+        Consolidate the pending updates first: the updates of each time, or all updates at the last
+        complete time. Raises `Unchanged` if they are consolidated already.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class Step:
         self._consolidates = consolidates
         self._waiting: dict[Node, tuple[Arrival, ...]] = {}
         self._recent: dict[Node, tuple[Arrival, ...]] = {}
-        #: What consumers were shown before, if it is not taken back, and what they are shown now.
+        #: Earlier outputs for consumers that remain, and new outputs.
         self._before: Sequence[Shown] = ()
         self._shown: list[Shown] = []
 
     def run(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> State:
-        """Process everything up to the given frontiers of the inputs.
+        """Process all updates up to frontiers of the inputs.
 
         Parameters
         ----------
         arrivals : mapping of Node to sequence of Arrival
-            What was flushed since the last step.
+            The arrivals since the last step.
         upper : mapping of Node to Antichain
-            Frontiers of inputs; those that are not among them stay where they are.
+            New frontiers of inputs; other inputs keep their frontiers.
 
         Returns
         -------
@@ -91,7 +91,7 @@ class Step:
         context = self._context
         started = time.perf_counter()
         outbox = [delivery for delivery in context.state.outbox if not delivery.done]
-        rows = sum(one.source.rows or 0 for new in arrivals.values() for one in new)
+        rows = sum(arrival.source.rows or 0 for new in arrivals.values() for arrival in new)
         large = large_work() if rows >= LARGE else nullcontext()
         with progress(context, bars=self._on_iteration is None), large:
             outbox.extend(self.process(arrivals, upper))
@@ -101,10 +101,10 @@ class Step:
         })
         old = context.state
         new = {node: old.arrival_counts.get(node, 0) + len(new) for node, new in arrivals.items()}
-        taken = {**old.arrival_counts, **new}
+        counts = {**old.arrival_counts, **new}
         context.report.seconds = time.perf_counter() - started
         return State(
-            context.frontiers, context.traces, context.pending, self._waiting, taken,
+            context.frontiers, context.traces, context.pending, self._waiting, counts,
             tuple(outbox), old.epoch + 1, context.report, frozenset(context.fed),
             context.graph, context.rewindable.floors, self._recent,
             context.rewindable.shown(self._before, self._shown), lagging=context.rewindable.nodes,
@@ -113,7 +113,7 @@ class Step:
     def process(
         self, arrivals: Mapping[Node, Sequence[Arrival]], upper: Mapping[Node, Antichain]
     ) -> list[Delivery]:
-        """What `run` does, but for the compaction: returns what consumers are to be given."""
+        """Run without compaction; returns the deliveries to consumers."""
         context = self._context
         context.begin(arrivals, upper)
         context.settle()
@@ -145,19 +145,19 @@ class Step:
         return self._deliveries()
 
     def _deliveries(self) -> list[Delivery]:
-        """What consumers are to be given."""
+        """The deliveries to consumers."""
         context = self._context
         unshown: dict[tuple[Inspect, Coordinate], list[pa.Table]] = {}
-        for one in context.unshown:
-            unshown.setdefault((one.node, one.at), []).append(one.table)
+        for output in context.unshown:
+            unshown.setdefault((output.node, output.at), []).append(output.table)
         self._before, self._shown = context.state.shown, []
         if unshown:
-            self._before = [one for one in self._before if (one.node, one.at) not in unshown]
+            self._before = [old for old in self._before if (old.node, old.at) not in unshown]
         shown = []
-        seen = {(inspect, at) for inspect, _, at in context.shows}
+        present = {(inspect, at) for inspect, _, at in context.shows}
         shows = [*context.shows]
-        shows += [(inspect, (), at) for inspect, at in unshown if (inspect, at) not in seen]
-        # What was handed on is nobody's any more, and goes when it has been put in order.
+        shows += [(inspect, (), at) for inspect, at in unshown if (inspect, at) not in present]
+        # Outputs have no further readers, and their memory is freed after their sort.
         context.shows, context.emitted = [], {}
         shows.reverse()
         while shows:
@@ -171,13 +171,13 @@ class Step:
             if (inspect, at) in unshown:
                 tables = difference(inspect.schema, [*tables, *unshown.pop((inspect, at))])
             if sum(table.num_rows for table in tables) >= LARGE:
-                tables = in_order(tables)  # here, where memory is kept
+                tables = in_order(tables)  # here, while the step keeps memory
             context.spent(inspect, began)
             shown.append(Delivery(inspect, tables, at, context.state.epoch + 1))
         return shown
 
     def _release(self, node: Input, arrivals: Sequence[Arrival], upper: Antichain) -> None:
-        """Emit what lies before the input's new frontier; the rest waits."""
+        """Emit the updates before the input's new frontier; later updates wait."""
         context = self._context
         feeds: list[Feed] = []
         rest: list[Arrival] = []
@@ -200,10 +200,10 @@ class Step:
                 if not source.rows:
                     continue
             again = not whole or ahead
-            # The files of a scan stay what they are, or the step fails.
+            # If the files of a scan change, the step fails.
             again |= context.graph.readings[node] > 1 and source.scan is None
             if source.frame is not None and again:
-                # Read more than once, so evaluated once: two evaluations may differ.
+                # Several reads need one evaluation: two evaluations may differ.
                 source = context.evaluation.materialised(source)
             bound = arrival.until if whole else upper.bound
             read = source.only(context.graph.wanted[node])
@@ -225,12 +225,12 @@ class Step:
     def _parted(
         self, arrival: Arrival, source: UpdateRows, upper: Antichain
     ) -> tuple[Arrival, Arrival]:
-        """Of an arrival whose times are structs what is complete at a frontier, and the rest."""
+        """The complete part of an arrival with struct times at a frontier, and the other part."""
         evaluation = self._context.evaluation
         if source.passing:
-            source = evaluation.materialised(source)  # read more than once, so evaluated once
+            source = evaluation.materialised(source)  # several reads need one evaluation
         names = source.schema.names[1 - len(cast(Coordinate, arrival.last)):]
-        found = []
+        parts = []
         for complete in (True, False):
             stage = Completing(tuple(names), upper, complete)
             if source.table is None:
@@ -238,26 +238,26 @@ class Step:
             else:
                 table = stage.on_table(source.table)
                 part = replace(source, table=table, rows=table.num_rows)
-            found.append(replace(arrival, source=part))
-        return found[0], found[1]
+            parts.append(replace(arrival, source=part))
+        return parts[0], parts[1]
 
     def _cleared(self, node: ChangesInput, feeds: Sequence[Feed]) -> list[Feed]:
-        """Changes of single keys; the operator is told of the others, which are of all keys."""
+        """The changes of single keys; changes of all keys go to the operator directly."""
         rest: list[Feed] = []
-        found: list[tuple[int, int]] = []
+        moments: list[tuple[int, int]] = []
         for feed in feeds:
             table = feed.source.table
             if table is not None:
                 clears = pc.equal(table[node.change], CLEAR)
                 # Few: one for each call of `KeyedSession.replace`.
-                told = feed.within(table.filter(clears))
-                times = as_int64(told[TIME].combine_chunks()).to_pylist()
-                found += zip(times, told[node.number].to_pylist())
+                updates = feed.within(table.filter(clears))
+                times = as_int64(updates[TIME].combine_chunks()).to_pylist()
+                moments += zip(times, updates[node.number].to_pylist())
                 table = table.filter(pc.invert(clears))
                 source = replace(feed.source, table=table, rows=table.num_rows)
                 feed = replace(feed, source=source)
             rest.append(feed)
-        self._context.clears[node] = tuple(sorted(found))
+        self._context.clears[node] = tuple(sorted(moments))
         return rest
 
     def _visit(self, node: Node, before: Antichain) -> None:
@@ -297,11 +297,11 @@ class Step:
             context.traces[node] = context.extended(node, trace, results, upper)
         if isinstance(node.kernel, CompleteKernel) and (now or upper != lower):
             layout = context.graph.form(node).layout
-            kept = pieces(context.traces[node])
-            node.kernel.check(kept, layout, lambda parts: ~beyond(upper, parts))
+            updates = pieces(context.traces[node])
+            node.kernel.check(updates, layout, lambda parts: ~beyond(upper, parts))
 
     def _fusion(self, node: Keyed) -> Fusion:
-        """What is done in the tasks of a node's job."""
+        """The operators that run in the tasks of a node's job."""
         context = self._context
         graph, places = context.graph, context.graph.places
         place = places[node]
@@ -315,12 +315,12 @@ class Step:
                 uppers[other] = meet_all(map(upper_of, other.inputs))
             return uppers[other]
 
-        def read_of(reader: Reader, made: Container[Node]) -> Read | None:
+        def read_of(reader: Reader, writers: Container[Node]) -> Read | None:
             lower, upper = context.frontiers[reader], upper_of(reader)
             for source in reader.arranged:
                 begin = context.trace(source, context.frontiers[source]).upper
-                # Else not all that is written, or none of it, is new to the reader.
-                if source in made and not (
+                # Else some or all of the job's updates belong to another interval of the reader.
+                if source in writers and not (
                     lower.precedes(begin) and upper_of(source).precedes(upper)
                 ):
                     return None
@@ -339,7 +339,7 @@ class Step:
         return fusion
 
     def _read(self, node: Reader, lower: Antichain, upper: Antichain) -> Read:
-        """What a reader reads of its arrangements, as they are."""
+        """The work of a reader on present views of its arrangements."""
         context = self._context
         views = tuple(
             context.compaction.view(
@@ -368,7 +368,7 @@ class Step:
             context.traces[node] = context.extended(node, trace, results, upper)
 
     def _settled(self, node: Arranged, trace: Trace) -> tuple[Trace, Sequence[Antichain]]:
-        """The trace when all readers have gone on, and the frontiers that no merge may cross."""
+        """The trace after all readers have read it, and the frontiers that no merge may cross."""
         context = self._context
         upper = context.frontiers[node]
         if not context.compaction.needed(node, context.frontiers, upper):

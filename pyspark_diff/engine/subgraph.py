@@ -78,25 +78,25 @@ def _ordered(
 
     inner: dict[LoopScope, list[Node]] = {}
     needs: dict[Node | LoopScope, dict[Node | LoopScope, None]] = {}
-    within = set(nodes)
+    own_nodes = set(nodes)
     for node in nodes:
         here = place(node)
         if isinstance(here, LoopScope):
             inner.setdefault(here, []).append(node)
-        found = needs.setdefault(here, {})
+        sources = needs.setdefault(here, {})
         for source in _sources(node, results):
             there = place(source)
-            if there is not here and source in within:
-                found[there] = None
+            if there is not here and source in own_nodes:
+                sources[there] = None
     placed: list[Node | LoopScope] = []
-    seen: set[Node | LoopScope] = set()
+    visited: set[Node | LoopScope] = set()
     stack: list[tuple[Node | LoopScope, bool]] = [(item, False) for item in reversed(list(needs))]
     while stack:
         item, done = stack.pop()
         if done:
             placed.append(item)
-        elif item not in seen:
-            seen.add(item)
+        elif item not in visited:
+            visited.add(item)
             stack.append((item, True))
             stack.extend((source, False) for source in reversed(list(needs[item])))
     items: list[Item] = []
@@ -109,11 +109,11 @@ def _ordered(
 
 
 def _subgraph(
-    loop: LoopScope, nodes: Sequence[Node], around: Sequence[Node],
+    loop: LoopScope, nodes: Sequence[Node], nodes_around: Sequence[Node],
     results: Mapping[Variable, Node],
 ) -> Subgraph:
     leaves = tuple(
-        node for node in around if isinstance(node, Leave) and node.inputs[0].loop is loop
+        node for node in nodes_around if isinstance(node, Leave) and node.inputs[0].loop is loop
     )
     outside = dict.fromkeys(
         source for node in nodes for source in _sources(node, results) if source not in loop
