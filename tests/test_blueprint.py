@@ -93,7 +93,8 @@ def moved(state: State, found: Rebuilt) -> State:
     return replace(
         state, frontiers=over(state.frontiers), traces=over(state.traces),
         pending=over(state.pending), waiting=over(state.waiting),
-        arrival_counts=over(state.arrival_counts), outbox=(), fed=frozenset(to[node] for node in state.fed if node in to),
+        arrival_counts=over(state.arrival_counts), outbox=(),
+        fed=frozenset(to[node] for node in state.fed if node in to),
         graph=found.graph, floors=over(state.floors), recent=over(state.recent),
         shown=tuple(replace(one, node=to[one.node]) for one in state.shown if one.node in to),
     )
