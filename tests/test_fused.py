@@ -157,7 +157,7 @@ def test_what_was_taken_of_nothing_is_not_read():
     nothing = Given()
     done = [BucketResult(0, (), nothing, 1, 0, operator=number) for number in range(3)]
     job = Job(node, turns, done)
-    assert not job.is_valid(2)  # what it takes was cancelled on the way, and it had no turn
+    assert not job.is_valid(2)  # its input cancelled out, and it had no turn
     rows = UpdateRows(None)
     job.emitted(node, [replace(done[0], output=Given(rows=1))], [Feed(rows)])
     assert job.took(1, [Feed(rows)]) and job.results(1) and job.is_valid(2)

@@ -34,7 +34,7 @@ class Visits:
     ----------
     code : int
         The packed coordinate.
-    seen : int
+    min_depth : int
         As for `Graph.feeds`.
     emitted : dict of Node to tuple of Feed
         Present and expected outputs of nodes.

@@ -1,6 +1,6 @@
 """The dataflow graph: a lowered program in the order of its nodes, with the needs of each node.
 
-Every node is upstream of a sink.
+Every node is a sink, or upstream of a sink.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Graph:
     readers : mapping of Node to tuple of Reader
         Operators that read a node's arrangement.
     sinks : frozenset of Node
-        Nodes that run without readers.
+        Nodes that also run without readers.
     origins : mapping of Node to tuple of Node
         The written nodes of each running node.
     """

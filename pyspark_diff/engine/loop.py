@@ -441,7 +441,7 @@ class Iteration:
                     reached[other] = ()
                 elif isinstance(other, EnterAt):
                     reached[other] = tuple(self._later.get((other, then), ()))
-            # A node of this depth is visited in this iteration, and not again before the next one.
+            # Arrangements of outer loops are not visited between this iteration and the next one.
             following = self._visits(then, reached, lambda n: n.depth < node.depth)
             fusion.follow(following, before)
         return fusion
