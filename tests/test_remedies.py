@@ -275,7 +275,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "was compacted away: the collection can be read from": (
         lambda g: _compacted(g), lambda g: _compacted(g, keep_history=True)
     ),
-    "these records stand with a negative multiplicity": (
+    "these records have a negative multiplicity": (
         lambda g: g.fed((9, 9))[1].at(),
         lambda g: _mended(g),
     ),

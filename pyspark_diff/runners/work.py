@@ -49,7 +49,7 @@ from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, 
 from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import held_batches, storage
-from pyspark_diff.trace.batch import Batch, BatchFile, HeldTogether, Paths
+from pyspark_diff.trace.batch import Batch, BatchFile, BatchInMemory, Paths
 
 #: Batches of a bucket up to this many rows, and bytes, stay in the driver's memory until another
 #: process reads them: a megabyte of numbers. Writing and mapping their files took a seventh of a
@@ -444,7 +444,7 @@ def write_files(
         parts[path] = order[start:stop]
         written[bucket] = (BatchFile(path, rows, rows * width),)
     held_batches.put_together(directory, updates, parts)
-    return HeldTogether(directory, written)
+    return BatchInMemory(directory, written)
 
 
 def write_file(

@@ -1,4 +1,4 @@
-"""Arrangements as tables: the updates that are kept, and the collection as it stood at a time.
+"""Arrangements as tables: their updates, and the collection at a time.
 
 For every readable ``t``, that is beyond ``since`` and not beyond ``upper``::
 
@@ -38,18 +38,18 @@ from pyspark_diff.trace.credentials import with_credentials
 from pyspark_diff.trace.spine import Trace
 
 Tables = Iterator[pa.Table]
-#: Tells which rows of a table of updates are meant.
+#: Returns a mask of the chosen rows of a table of updates.
 Inside = Callable[[pa.Table], np.ndarray]
 
-#: Up to this many rows a table is made on the driver, without a Spark job.
+#: Up to this many rows the driver builds a table without a Spark job.
 DRIVER_ROWS = 100_000
-#: Rows of one record batch that a task gives, and rows that it merges at once.
+#: Rows of one record batch that a task yields, and rows that it merges at once.
 CHUNK_ROWS, PIECE_ROWS = 1 << 16, 1 << 23
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A collection that is kept, as the table that it stands for.
+    """A kept collection, with its reads as tables.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Arrangement:
     schema : Schema
     layout : Layout
     stored : tuple of str
-        Names of the columns as they lie in the layout, those of the key first.
+        Names of the columns in the order of the layout, with the columns of the key first.
     time_type : TimeType
     time, diff : str
         The user's names of these columns.
@@ -73,16 +73,16 @@ class Arrangement:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that rows are held by."""
+        """The columns of the key of the arrangement."""
         return self.stored[:len(self.layout.types)]
 
     @property
     def reads_later(self) -> bool:
-        """Whether its frames read the files when they are evaluated, and not when they are made."""
+        """Whether its frames read the files at their evaluation, and not at their construction."""
         return self.trace.rows > DRIVER_ROWS or self.trace.size > MOST_BYTES
 
     def _decode(self, updates: Updates) -> list[pa.Array]:
-        """The columns, in the schema's order."""
+        """The columns in the order of the schema."""
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         return [columns[name] for name in self.schema.names]
 
@@ -94,7 +94,7 @@ class Arrangement:
         ----------
         spark : SparkSession
         since : int, optional
-            Earlier times become it.
+            Times before it advance to it.
         """
         return self._frame(
             spark, self._update_struct(), lambda rows: self._rows(rows, since), by_time=True
@@ -104,8 +104,9 @@ class Arrangement:
     def between(
         self, spark: SparkSession, lower: int | None, upper: int | None
     ) -> DataFrame:
-        """The updates of an interval of times, as `updates` has them: what else is there is not
-        read, but for what lies in the same batches.
+        """The updates of an interval of times, with the columns of `updates`.
+
+        Only batches that overlap the interval are read.
 
         Parameters
         ----------
@@ -113,17 +114,17 @@ class Arrangement:
         lower, upper : int or None
             Only updates with ``lower <= time < upper``; None is no bound.
         """
-        held = replace(self, trace=self.trace.reaching(lower, upper))
-        rows = partial(held._within, lower, upper)
-        return held._frame(spark, self._update_struct(), rows, by_time=True)
+        overlapping = replace(self, trace=self.trace.reaching(lower, upper))
+        rows = partial(overlapping._cut, lower, upper)
+        return overlapping._frame(spark, self._update_struct(), rows, by_time=True)
 
     @interruptible()
     def table_between(self, lower: int | None, upper: int | None) -> pa.Table | None:
         """The rows of `between` in any order; None if tasks have to read them."""
-        held = replace(self, trace=self.trace.reaching(lower, upper))
-        return None if held.reads_later else _together(held._within(lower, upper, held._all()))
+        part = replace(self, trace=self.trace.reaching(lower, upper))
+        return None if part.reads_later else _together(part._cut(lower, upper, part._all()))
 
-    def _within(self, lower: int | None, upper: int | None, updates: Updates) -> Tables:
+    def _cut(self, lower: int | None, upper: int | None, updates: Updates) -> Tables:
         times = updates.times()
         inside = np.full(times.size, True)
         if lower is not None:
@@ -134,20 +135,21 @@ class Arrangement:
 
     @interruptible()
     def only(self, spark: SparkSession, inside: Inside) -> DataFrame:
-        """Some of the update rows, as `updates` has them. They are told apart where they are read,
-        so that Spark is given these alone.
+        """Some of the update rows, with the columns of `updates`.
+
+        The reader of the files filters them, so that Spark receives only these rows.
 
         Parameters
         ----------
         spark : SparkSession
         inside : callable
-            Which rows of a table are among them. It travels to the executors.
+            Returns a mask of the chosen rows of a table. Executors get a copy of it.
         """
         return self._frame(spark, self._update_struct(), self._only(inside), by_time=True)
 
     @interruptible()
     def has_any(self, spark: SparkSession, inside: Inside) -> bool:
-        """Whether `only` has any rows: without a Spark job, where the driver holds them."""
+        """Whether `only` has any rows, without a Spark job if the driver reads the rows."""
         if not self.reads_later:
             return _together(self._only(inside)(self._all())).num_rows > 0
         return bool(self.only(spark, inside).take(1))
@@ -160,22 +162,22 @@ class Arrangement:
         return make
 
     def has_between(self, lower: int | None, upper: int | None) -> bool:
-        """Whether there may be updates in an interval of times."""
+        """Whether any batch overlaps an interval of times."""
         return self.trace.reaching(lower, upper).rows > 0
 
     def readable(self, time: Any, next_to_do: Callable[[], str]) -> int:
-        """A time that a user gave, encoded, or the latest complete one.
+        """Encode a user's time, or the latest complete time if there is none.
 
         Parameters
         ----------
         time : int, date, datetime or None
         next_to_do : callable
-            Tells what brings the collection further.
+            Returns the remedy for a time that is not complete: how to advance the collection.
 
         Raises
         ------
         NotReadableError
-            If it is not complete, or no longer known.
+            If the time is not complete, or lies before `since`.
         """
         kind = self.time_type
         frontier, since = self.trace.upper.bound, self.trace.since.bound
@@ -200,17 +202,19 @@ class Arrangement:
     def changed(
         self, spark: SparkSession, since: Any, until: Any, next_to_do: Callable[[], str]
     ) -> DataFrame:
-        """The updates by which the collection at one time becomes that at a later one, both given
-        by a user, as `updates` has them."""
+        """The updates that turn the collection at one time into the collection at a later time.
+
+        Both times are a user's. The columns are those of `updates`.
+        """
         last = self.readable(until, next_to_do)
         first = self.readable(since, next_to_do)
         if first > last:
             decode = self.time_type.decode
             raise TimeRegressionError(
-                f"changes since {decode(first)!r} until {decode(last)!r} run backwards: give the "
+                f"changes since {decode(first)!r} until {decode(last)!r} run backwards. Give the "
                 "earlier time first"
             )
-        # The updates after the first time, up to and with the last one.
+        # The updates after the first time, up to the last time and including it.
         return self.between(spark, first + 1, last + 1 if last < 2**63 - 1 else None)
 
     def _update_struct(self) -> T.StructType:
@@ -224,7 +228,7 @@ class Arrangement:
 
     @interruptible()
     def table(self, since: int | None = None) -> pa.Table:
-        """The same on the driver, in no order."""
+        """The rows of `updates` on the driver, in no order."""
         return _together(self._rows(self._all(), since))
 
     def _rows(self, updates: Updates, since: int | None) -> Tables:
@@ -238,7 +242,7 @@ class Arrangement:
         self, spark: SparkSession, time: int, *, allow_negative: bool,
         remedy: Callable[[], str] = lambda: "Correct the input",
     ) -> DataFrame:
-        """The collection at a time, each record as often as its multiplicity.
+        """The collection at a time; each record occurs as often as its multiplicity.
 
         Parameters
         ----------
@@ -246,29 +250,29 @@ class Arrangement:
         time : int
         allow_negative : bool
         remedy : callable
-            Says how to make up for records that were removed too often.
+            Returns the remedy for records with more removals than insertions.
 
         Raises
         ------
         NegativeMultiplicityError
-            If a record's accumulation is negative, unless that is allowed; such records are left
-            out then.
+            If a record's accumulation is negative. With `allow_negative` the snapshot omits such
+            records instead.
         """
         decode, names = self._decode, list(self.schema.names)
 
-        def standing(updates: Updates) -> Updates:
+        def accumulated(updates: Updates) -> Updates:
             rows = updates.take(updates.times() <= time)
             return consolidate(rows.at(0, rows.diffs())).updates
 
         def check(updates: Updates) -> Iterator[pa.Table]:
-            rows = standing(updates)
+            rows = accumulated(updates)
             wrong = rows.take(rows.diffs() < 0)
             columns = [*decode(wrong.between(0, min(5, len(wrong)))), ]
             columns.append(pa.array(wrong.diffs()[:5]))
             yield pa.Table.from_arrays(columns, names=[*names, "__diff"])
 
         def table(updates: Updates) -> Iterator[pa.Table]:
-            rows = standing(updates)
+            rows = accumulated(updates)
             times = np.maximum(rows.diffs(), 0)
             if (times == 1).all():
                 yield _table(decode(rows), names, len(rows))
@@ -282,16 +286,16 @@ class Arrangement:
             wrong = self._first(spark, struct, check)
             if wrong:
                 shown = "; ".join(f"{tuple(row)[:-1]!r}: {row[-1]}" for row in wrong)
-                # The end of a whole history lies beyond the times that have a Python value.
+                # The last time of a complete history has no Python value.
                 last = time == 2**63 - 1
                 when = "in the end" if last else f"at time {self.time_type.decode(time)!r}"
                 raise NegativeMultiplicityError(
-                    f"{when} these records stand with a negative multiplicity: {shown}; more was "
-                    f"removed than was inserted. {remedy()}, or pass allow_negative=True to "
-                    "leave such records out"
+                    f"{when} these records have a negative multiplicity: {shown}. They were "
+                    f"removed more often than inserted. {remedy()}, or pass allow_negative=True "
+                    "to leave such records out"
                 )
         if not self.reads_later:
-            rows = standing(self._all())
+            rows = accumulated(self._all())
             times = np.maximum(rows.diffs(), 0)
             if times.sum(dtype=np.float64) > DRIVER_ROWS:
                 return _repeated_in_spark(
@@ -308,7 +312,7 @@ class Arrangement:
     def _first(
         self, spark: SparkSession, struct: T.StructType, make: Callable[[Updates], Tables]
     ) -> list[Row]:
-        """Some rows of a table that has usually none: Spark is asked only for what it holds."""
+        """The first rows of a table that is usually empty, on the driver if it can read them."""
         if not self.reads_later:
             table = _together(make(self._all()))
             return frame_of_table(spark, table, struct).take(5) if table.num_rows else []
@@ -343,7 +347,7 @@ class Arrangement:
 
 
 def pieces(trace: Trace) -> Iterator[Updates]:
-    """All updates of a trace, consolidated, in pieces that can be held."""
+    """All updates of a trace, consolidated, in pieces that fit into memory."""
     for paths in _by_bucket(trace):
         yield from _merged(paths)
 
@@ -354,7 +358,7 @@ def _by_bucket(trace: Trace) -> list[tuple[str, ...]]:
 
 
 def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
-    """A bucket's updates, consolidated, in pieces that can be held."""
+    """The updates of a bucket, consolidated, in pieces that fit into memory."""
     batches = [storage.open_updates(path) for path in paths]
     if len(paths) == 1:
         yield batches[0]  # a batch is consolidated
@@ -364,7 +368,7 @@ def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
 
 
 def _repeated(table: pa.Table, times: Int64) -> Tables:
-    """Each row as often as it is told, in chunks, of which there is at least one."""
+    """Repeat each row as often as `times` says; yields chunks, at least one."""
     for rows in each_as_often(times, CHUNK_ROWS) if times.any() else [np.arange(0)]:
         if table.num_columns:
             yield table.take(pa.array(rows))
@@ -375,9 +379,9 @@ def _repeated(table: pa.Table, times: Int64) -> Tables:
 def _repeated_in_spark(
     spark: SparkSession, struct: T.StructType, table: pa.Table, times: Int64
 ) -> DataFrame:
-    """As `_repeated`, as a frame that is made when it is read: it may have more rows than memory.
+    """The rows of `_repeated` as a lazy frame, which may have more rows than fit into memory.
 
-    A row that comes often is split, so that all tasks have their share.
+    A row with a high multiplicity is split, so that all tasks get a share.
     """
     total = float(times.sum(dtype=np.float64))
     share = max(CHUNK_ROWS, math.ceil(total / 1000))
@@ -388,7 +392,7 @@ def _repeated_in_spark(
     often[last[parts > 0]] = (times - (parts - 1) * share)[parts > 0]
     some = table.take(pa.array(rows)) if table.num_columns else table
     field = T.StructField("__diff", T.LongType(), False)
-    told = frame_of_table(
+    shares = frame_of_table(
         spark,
         some.append_column(field.name, pa.array(often)) if some.num_columns
         else pa.table({field.name: often}),
@@ -402,18 +406,18 @@ def _repeated_in_spark(
             for chunk in _repeated(records, whole.column(-1).to_numpy()):
                 yield from chunk.to_batches()
 
-    # As many partitions as tasks can run at once, where there is enough for each.
-    return map_in_arrow(told.repartition(parallelism(spark)), run, struct)
+    # One partition for each task that can run at once.
+    return map_in_arrow(shares.repartition(parallelism(spark)), run, struct)
 
 
 def _together(tables: Tables) -> pa.Table:
-    """All of them as one; those without columns would lose their rows."""
-    found = list(tables)
-    if len(found) == 1:
-        return found[0]
-    if found[0].num_columns:
-        return pa.concat_tables(found)
-    return _table([], [], sum(table.num_rows for table in found))
+    """One table of all rows. Arrow's own concatenation loses the rows of tables without columns."""
+    parts = list(tables)
+    if len(parts) == 1:
+        return parts[0]
+    if parts[0].num_columns:
+        return pa.concat_tables(parts)
+    return _table([], [], sum(table.num_rows for table in parts))
 
 
 def _table(columns: list[pa.Array], names: list[str], rows: int) -> pa.Table:

@@ -18,7 +18,7 @@ from pyspark_diff.times import Description
 
 @dataclass(frozen=True)
 class BatchFile:
-    """One bucket of a batch, or where that is too much to hold at once a range of its keys.
+    """One bucket of a batch, or a range of its keys if the bucket is too large to load at once.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class BatchFile:
     size : int
         Length in bytes.
     diffs : int
-        Sum of its diffs, within 64 bits; 0 where nobody will ask for it.
+        Sum of its diffs, within 64 bits; 0 if no reader will need the sum.
     """
 
     path: str
@@ -36,13 +36,13 @@ class BatchFile:
     diffs: int = 0
 
 
-class HeldTogether(dict[int, tuple[BatchFile, ...]]):
-    """The files of a small batch by bucket, of which all rows are held as one.
+class BatchInMemory(dict[int, tuple[BatchFile, ...]]):
+    """The files of a small batch by bucket; memory has the rows of all of them together.
 
     Parameters
     ----------
     directory : str
-        Of all files; whoever opens it has all rows.
+        The directory of all files. Its path opens the rows of all buckets.
     files : mapping of int to tuple of BatchFile
     """
 
@@ -66,7 +66,7 @@ class Batch:
     description: Description
     files: Mapping[int, tuple[BatchFile, ...]]
 
-    @cached_property  # asked for in each step
+    @cached_property  # each step reads it
     def rows(self) -> int:
         """Number of update rows."""
         return sum(file.rows for files in self.files.values() for file in files)
@@ -76,17 +76,18 @@ class Batch:
         """Bytes on disk."""
         return sum(file.size for files in self.files.values() for file in files)
 
-    @cached_property  # asked for in each step
+    @cached_property  # each step reads it
     def paths(self) -> tuple[str, ...]:
         """Paths of all files."""
         return tuple(file.path for files in self.files.values() for file in files)
 
     def opened(self, buckets: Iterable[int] | None = None) -> Iterator[tuple[int | None, str]]:
-        """What is opened to see some buckets, or all: files and whose they are, or one of all.
+        """The paths that a reader of some or all buckets opens, each with its bucket.
 
-        A small batch is seen with all of its buckets. The others have other keys.
+        A small batch has a single path, for all of its buckets, with None for the bucket. A reader
+        then gets rows of other buckets, too, and these have other keys.
         """
-        if isinstance(self.files, HeldTogether):
+        if isinstance(self.files, BatchInMemory):
             yield None, self.files.directory
             return
         for bucket in self.files if buckets is None else buckets:
@@ -95,7 +96,7 @@ class Batch:
 
 
 class Paths(Mapping[int, tuple[str, ...]]):
-    """Paths of some batches by bucket, oldest first: made when they are asked for.
+    """Paths of some batches by bucket, oldest first, computed on demand.
 
     Parameters
     ----------
@@ -106,12 +107,12 @@ class Paths(Mapping[int, tuple[str, ...]]):
         self.batches = batches
 
     def __getitem__(self, bucket: int) -> tuple[str, ...]:
-        found = tuple(
+        paths = tuple(
             file.path for batch in self.batches for file in batch.files.get(bucket, ())
         )
-        if not found:
+        if not paths:
             raise KeyError(bucket)
-        return found
+        return paths
 
     def __iter__(self) -> Iterator[int]:
         if len(self.batches) == 1:
@@ -125,9 +126,9 @@ class Paths(Mapping[int, tuple[str, ...]]):
         return any(batch.files for batch in self.batches)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return dict, (dict(self),)  # a task has no use for anything else
+        return dict, (dict(self),)  # a task needs only the paths
 
     def opened(self, buckets: Sequence[int] | None = None) -> Iterator[tuple[int | None, str]]:
-        """As `Batch.opened`, of all batches."""
+        """The same as `Batch.opened`, for all batches."""
         for batch in self.batches:
             yield from batch.opened(buckets)

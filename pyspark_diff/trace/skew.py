@@ -10,7 +10,7 @@ import numpy as np
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.arrangement import Arrangement
 
-#: So many of the heaviest keys of a bucket are named.
+#: The number of heaviest keys that the report lists for each bucket.
 NAMED = 3
 
 
@@ -22,14 +22,14 @@ class Heavy(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What one bucket holds.
+    """The contents of one bucket.
 
     Parameters
     ----------
     bucket : int
     rows, bytes : int
     heaviest : list of Heavy
-        The keys with the most rows, the first of all first.
+        The keys with the most rows, in descending order of rows.
     """
 
     bucket: int
@@ -39,15 +39,15 @@ class Load(NamedTuple):
 
 
 def loads(arrangement: Arrangement, buckets: int) -> list[Load]:
-    """What each bucket holds. All hashes of keys are read for it, and no more.
+    """The contents of each bucket. The reads are the hashes of all keys, and the named keys.
 
-    Keys whose hashes of 64 bits are the same count as one.
+    Keys with the same hash of 64 bits count as one key.
 
     Parameters
     ----------
     arrangement : Arrangement
     buckets : int
-        How many there are.
+        The number of buckets.
     """
     return [_load(arrangement, bucket) for bucket in range(buckets)]
 
@@ -60,8 +60,8 @@ def _load(arrangement: Arrangement, bucket: int) -> Load:
         hashes = storage.open_updates(file.path).key64
         starts = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1])) if hashes.size else hashes
         counts = np.diff(starts, append=hashes.size)
-        # A key that is not among these in any file may be among them in all: seldom, and then it
-        # is not much heavier than they are.
+        # A key that no file lists here may be among the heaviest keys of all files together. This
+        # is rare, and such a key is not much heavier than the listed ones.
         most = np.argsort(counts, kind="stable")[::-1][:max(64, NAMED)]
         for at, count in zip(starts[most].tolist(), counts[most].tolist()):
             key = int(hashes[at])

@@ -6,11 +6,12 @@ For the batches ``b_0, b_1, …`` of a trace, oldest first::
     2 * rows(b_i) > rows(b_{i+1}) + rows(b_{i+2}) + …       once all merges that are due are done,
                                                             but for the last six of tiny batches
 
-so a row is rewritten O(log n) times in its life, a look-up visits O(log n) batches, and what has
-cancelled since the oldest batch was made is at most twice as much as that one holds. To merge a
-batch only when twice as many rows have come after it, and not half as many, halves what steps of
-equal size spend on it, for one or two batches more to look into. A merge costs as much as a step of
-a row, whatever is in it: batches of a few rows are merged some at a time.
+So a row is rewritten O(log n) times in its life, and a look-up visits O(log n) batches. The rows
+that have cancelled since the oldest batch was written are at most twice the rows of that batch.
+
+A batch is merged only when twice as many rows have come after it, and not half as many. This halves
+the cost of merges for steps of equal size, and look-ups visit one or two more batches. Even a merge
+of few rows costs as much as a step of one row, so several batches of a few rows are merged at once.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Callable, Iterable, Mapping
 from pyspark_diff.times import Antichain, Description
 from pyspark_diff.trace.batch import Batch, BatchFile
 
-#: So many batches with fewer rows than this in all may stay as they are.
+#: Up to this many batches are not merged if they have fewer rows than this in total.
 TINY_BATCHES, TINY_ROWS = 6, 64
-#: Of one batch, by bucket.
+#: The files of one batch, by bucket.
 Files = Mapping[int, tuple[BatchFile, ...]]
 
 
@@ -67,12 +68,14 @@ class Trace:
         )
 
     def reaching(self, lower: int | None, upper: int | None) -> "Trace":
-        """The batches that may have updates in an interval of times, beside others.
+        """The batches whose intervals overlap an interval of times.
+
+        The batches may also have updates at other times.
 
         Parameters
         ----------
         lower, upper : int or None
-            Of times ``lower <= time < upper``; None is no bound.
+            The interval ``lower <= time < upper``; None is no bound.
 
         Examples
         --------
@@ -103,7 +106,7 @@ class Trace:
         upper, since : Antichain
         files : mapping of int to tuple of BatchFile
         advanced : Antichain, optional
-            The times of the files are advanced to it; to `since`, if it is not given.
+            The frontier to which the times of the files were advanced. The default is `since`.
         """
         batches = self.batches
         if files:
@@ -112,9 +115,9 @@ class Trace:
         return replace(self, upper=upper, since=since, batches=batches)
 
     def joined(self, lower: Antichain, upper: Antichain, files: Files) -> "Trace":
-        """The trace with some of the updates of an interval that it does not cover yet.
+        """The trace with some of the updates of an interval beyond its upper.
 
-        A loop brings the updates of one interval in many parts, one for each iteration.
+        A loop adds the updates of one interval in many parts, one for each iteration.
         """
         batch = Batch(Description(lower, upper, self.since.meet(lower)), files)
         return replace(self, batches=self.batches + (batch,))
@@ -122,37 +125,37 @@ class Trace:
     def due(
         self, fences: Iterable[Antichain] = (), size: Callable[[Batch], int] = lambda b: b.rows
     ) -> list[tuple[int, int]]:
-        """Which batches are to be merged into one: pairs of first and one past the last.
+        """The runs of adjacent batches to merge, each as its first number and its end (exclusive).
 
         Parameters
         ----------
         fences : iterable of Antichain
-            Frontiers of readers. What lies before one is not merged with what lies behind it,
-            since that reader has yet to tell the two apart.
+            Frontiers of readers. Batches before a fence are not merged with batches after it,
+            because its reader still has to distinguish the two.
         size : callable, optional
-            How many rows are left of a batch when it is merged; all, if not given.
+            Returns the number of rows that a merge leaves of a batch. The default is all rows.
         """
         stops = {len(self.batches)}
         for fence in fences:
             stops.add(sum(1 for b in self.batches if b.description.upper.precedes(fence)))
-        found = []
+        runs = []
         begin = 0
         for stop in sorted(stops):
             rows = count = 0
             for i, batch in enumerate(reversed(self.batches[begin:stop])):
-                held = size(batch)
-                if i and 2 * held <= rows and (i >= TINY_BATCHES or rows >= TINY_ROWS):
+                left = size(batch)
+                if i and 2 * left <= rows and (i >= TINY_BATCHES or rows >= TINY_ROWS):
                     count = i + 1
-                rows += held
+                rows += left
             if count:
-                found.append((stop - count, stop))
+                runs.append((stop - count, stop))
             begin = stop
-        return found
+        return runs
 
     def merged(
         self, first: int, stop: int, since: Antichain, files: Files
     ) -> "Trace":
-        """The trace with some neighbouring batches replaced by one that holds the same updates."""
+        """The trace with one batch in place of some adjacent batches with the same updates."""
         before, old, after = self.batches[:first], self.batches[first:stop], self.batches[stop:]
         if not files:
             return replace(self, batches=before + after)

@@ -1,9 +1,10 @@
-"""What the arrangements of a commit hold, read from the text of its state.
+"""The traces of the arrangements of a commit, read from the text of its state.
 
-    stored_traces(commit).trace(n)  =  the trace of arrangement n when the commit was made
+    stored_traces(commit).trace(n)  =  the trace of arrangement n at the time of the commit
 
-That is all that a reader of a store needs, which knows of no program. What is read is checked like
-any other input: it is a file. The rest of a state is read by `pyspark_diff.engine.durable`.
+A reader of a store needs no more than these traces, and not the program. The text of a state comes
+from a file, so it is checked like any other input. `pyspark_diff.engine.durable` reads the rest of
+a state.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from pyspark_diff.trace.spine import Trace
 
 @dataclass(frozen=True)
 class Place:
-    """Where a small batch lies: in the payload of a commit.
+    """The segment of a small batch in the payload of a commit.
 
     Parameters
     ----------
     commit : int
     offset, length, checksum : int
     rows, diffs : int
-        As of `BatchFile`.
+        The same as those of `BatchFile`.
     """
 
     commit: int
@@ -50,19 +51,19 @@ class Place:
 
 
 class StoredTraces:
-    """Reads the text of a state: what its arrangements held, and what is told beside that.
+    """Reads the text of a state: the traces of its arrangements, and its JSON body.
 
     Parameters
     ----------
     text : bytes
     root : str
-        Where the store is.
+        The root of the store.
     files : mapping of str to FileInfo
-        Those that the commit names.
+        The files that the commit names.
     read : callable
-        The bytes at a place: commit, offset, length and checksum.
+        Returns the bytes of a segment, by its commit, offset, length and checksum.
     small : callable
-        Gives each small batch a path, by its number: under it this process holds it.
+        Returns the path under which this process keeps a small batch, by the batch's number.
     """
 
     def __init__(
@@ -84,38 +85,38 @@ class StoredTraces:
                 raise TypeError("the state is no object")
 
     def trace(self, number: int) -> Trace | None:
-        """What an arrangement held, if anything had reached it."""
+        """The trace of an arrangement; None if no update had reached it."""
         with understood():
-            told = self.body["traces"].get(str(number))
-            return None if told is None else self._trace(told)
+            encoded = self.body["traces"].get(str(number))
+            return None if encoded is None else self._trace(encoded)
 
-    def _trace(self, told: Any) -> Trace:
-        lower, upper, since, batches = told
+    def _trace(self, encoded: Any) -> Trace:
+        lower, upper, since, batches = encoded
         return Trace(
             antichain_told(lower), antichain_told(upper), antichain_told(since),
             tuple(map(self._batch, batches)),
         )
 
-    def _batch(self, told: Any) -> Batch:
-        lower, upper, since, files = told
+    def _batch(self, encoded: Any) -> Batch:
+        lower, upper, since, files = encoded
         interval = Description(antichain_told(lower), antichain_told(upper), antichain_told(since))
-        found = {int(b): tuple(map(self._file, held)) for b, held in files.items()}
-        if not all(0 <= bucket < self.body["buckets"] for bucket in found):
+        by_bucket = {int(b): tuple(map(self._file, listed)) for b, listed in files.items()}
+        if not all(0 <= bucket < self.body["buckets"] for bucket in by_bucket):
             raise ValueError(f"a batch has other buckets than {self.body['buckets']}")
-        return Batch(interval, found)
+        return Batch(interval, by_bucket)
 
-    def _file(self, told: Any) -> BatchFile:
-        if isinstance(told, str):
-            info = self._files[told]
-            return BatchFile(f"{self._root}/{told}", info.rows, info.length, info.diffs)
-        number = int(told)
+    def _file(self, encoded: Any) -> BatchFile:
+        if isinstance(encoded, str):
+            info = self._files[encoded]
+            return BatchFile(f"{self._root}/{encoded}", info.rows, info.length, info.diffs)
+        number = int(encoded)
         place = Place(*map(int, self.body["small"][number]))
         path = self._path(number)
         if path not in self.places:
             with pa.ipc.open_file(self._bytes(place)) as reader:
                 updates = ipc.from_batch(reader.get_batch(0))
             if (len(updates), sum_of(updates)) != (place.rows, place.diffs):
-                raise ValueError("a small batch holds other rows than it is said to")
+                raise ValueError("a small batch has other rows than its state declares")
             held_batches.hold(path, updates)
             self.places[path] = place
         return BatchFile(path, place.rows, place.length, place.diffs)
@@ -130,7 +131,7 @@ _Read = TypeVar("_Read", bound=StoredTraces)
 def stored_traces(
     objects: Objects, commits: Commits, commit: Commit, own: str, kind: type[_Read]
 ) -> _Read:
-    """What reads the state of a commit.
+    """A reader of the state of a commit.
 
     Parameters
     ----------
@@ -138,15 +139,15 @@ def stored_traces(
     commits : Commits
     commit : Commit
     own : str
-        A directory that nobody else has: small batches are held as if they were files in it.
+        A directory that only this reader uses. The paths of small batches lie in it, and memory
+        has their rows.
     kind : type
-        `StoredTraces`, or what reads more.
+        `StoredTraces`, or a class that reads more.
     """
     root = objects.root.rstrip("/")
 
     def read(number: int, offset: int, length: int, checksum: int) -> pa.Buffer:
-        found = commits.segment_bytes(number, Segment(offset, length, checksum))
-        return pa.py_buffer(found)
+        return pa.py_buffer(commits.segment_bytes(number, Segment(offset, length, checksum)))
 
     return kind(
         commit.state, root, commit.files, read, lambda number: f"{own}/{number:05d}.arrow"
@@ -155,7 +156,7 @@ def stored_traces(
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """Around what is read of a commit: what does not fit is an error that says so.
+    """Turn the errors of a read of a commit's state into an error that names the cause.
 
     Raises
     ------
@@ -170,14 +171,14 @@ def understood() -> Iterator[None]:
         if isinstance(error, DiffError):
             raise
         raise DamagedStateError(
-            f"a commit holds no state that this version can read ({type(error).__name__}: {error}),"
-            " although its checksum is right: it was not written by this library, or by a version "
-            "with a fault. Open the store at an older commit"
+            "this version cannot read the state of a commit, although its checksum is right "
+            f"({type(error).__name__}: {error}). Another library wrote it, or a version with a "
+            "fault. Open the store at an older commit"
         ) from error
 
 
-def antichain_told(told: Any) -> Antichain:
-    """A frontier, as JSON has it."""
-    if type(told) is not list:
-        raise TypeError(f"{told!r} is no frontier")
-    return Antichain(told)
+def antichain_told(encoded: Any) -> Antichain:
+    """A frontier from its JSON."""
+    if type(encoded) is not list:
+        raise TypeError(f"{encoded!r} is no frontier")
+    return Antichain(encoded)
