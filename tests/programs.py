@@ -692,7 +692,7 @@ def files_of(flow: Dataflow) -> set[str]:
     """Everything that a dataflow has on disk but its lock, and what is held instead of a file."""
     root = flow._storage.root
     found = {str(path) for path in Path(root).rglob("*") if path.is_file()}
-    found |= {path for path in held_batches._held if path.startswith(root)}
+    found |= {path for path in held_batches._batches if path.startswith(root)}
     return found - {f"{root}/lock"}
 
 

@@ -251,7 +251,7 @@ def test_filters_on_several_columns_of_a_key():
     ({"time": 9}, "time 9 is not complete"),
     ({"commit": "-1"}, "give a whole number"),
     ({"commit": 99}, "there is no commit 99"),
-    ({"name": "nosuch"}, "under the name 'nosuch' at commit .* of these: 'orders', 'totals'"),
+    ({"name": "nosuch"}, "under the name 'nosuch' at commit .* The kept names: 'orders', 'totals'"),
     ({"name": "ORDERS"}, "under the name 'ORDERS'"),
     ({"name": ""}, "needs .option.'name'"),
     ({"path": "/nowhere/at/all"}, "there is no store"),

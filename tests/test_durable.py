@@ -75,7 +75,7 @@ def test_older_commits_are_read_as_they_were(spark, store):
                 assert list(then) == ["revenue"] and "revenue" in then
         with pytest.raises(NotReadableError, match="there is no commit 1"):
             flow.at(1)
-        with pytest.raises(NotReadableError, match="'nosuch'.*of these: 'revenue'"):
+        with pytest.raises(NotReadableError, match="'nosuch'.*The kept names: 'revenue'"):
             flow.at(told[-1]["commit"])["nosuch"]
 
 

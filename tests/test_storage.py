@@ -392,7 +392,7 @@ def test_few_rows_of_many_bytes_are_not_held_in_memory(spark, buckets):
         words_in.insert([(f"{k} " + 100_000 * "x",) for k in range(100)])
         flow.advance_to(1)
         root = flow._storage.root
-        assert not any(path.startswith(root) for path in held_batches._held)
+        assert not any(path.startswith(root) for path in held_batches._batches)
         assert len(list(Path(root).rglob("*.arrow"))) == buckets
         assert kept.at().count() == 100
 
@@ -441,7 +441,7 @@ def test_what_is_held_is_not_what_a_user_may_change(spark, monkeypatch):
 
 def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
     path = str(tmp_path / "b" / "00000.arrow")
-    held_batches.put(path, Updates(np.arange(5), None, 0, 1))
+    held_batches.keep_copy(path, Updates(np.arange(5), None, 0, 1))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -588,7 +588,7 @@ def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
     path = str(tmp_path / "b" / "00000.arrow")
     updates = Updates(np.arange(5), None, 0, 1)
-    held_batches.put(path, updates)
+    held_batches.keep_copy(path, updates)
     assert storage.open_updates(path).key64.tolist() == [0, 1, 2, 3, 4]
     assert not os.path.exists(path)
     storage.settle([path, str(tmp_path / "unknown")])

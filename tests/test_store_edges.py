@@ -117,7 +117,7 @@ def test_older_commits_are_what_they_were(spark, tmp_path):
                         r: n for r, n in expected.items() if n}
         with pytest.raises(NotReadableError, match="no commit 99"):
             flow.at(99)
-        with flow.at(0) as reader, pytest.raises(NotReadableError, match="of these: none"):
+        with flow.at(0) as reader, pytest.raises(NotReadableError, match="The kept names: none"):
             reader["counts"]
 
 

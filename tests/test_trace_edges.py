@@ -53,10 +53,10 @@ def test_a_large_batch_is_kept_in_memory_only_if_there_is_room(monkeypatch, most
     monkeypatch.setattr(held_batches, "free_memory", lambda: free)
     path, rows = f"/data/{uuid.uuid4().hex}", Updates(np.arange(100), None, 0, 1)
     try:
-        assert held_batches.put_large(path, rows) is kept
-        assert (path in held_batches._held) is kept
+        assert held_batches.keep_large(path, rows) is kept
+        assert (path in held_batches._batches) is kept
     finally:
-        held_batches._held.pop(path, None)
+        held_batches._batches.pop(path, None)
         held_batches._large.pop(path, None)
 
 

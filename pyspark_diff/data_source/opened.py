@@ -27,7 +27,7 @@ from pyspark_diff.spark.values import filled
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch
 from pyspark_diff.trace.commits import Commit, Commits
-from pyspark_diff.trace.kept import Kept, kept
+from pyspark_diff.trace.kept import KeptCollection, kept_collection
 from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.read_holds import ReadHold, held
@@ -77,7 +77,7 @@ class Collection:
             self.objects, self.commits, self.commit, own, StoredTraces
         )
         try:
-            self.kept: Kept = kept(
+            self.kept: KeptCollection = kept_collection(
                 self._decoder, name, f"commit {self.commit.number} of {self.objects.root}"
             )
             self.places = dict(self._decoder.places)

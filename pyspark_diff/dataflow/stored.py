@@ -27,7 +27,7 @@ from pyspark_diff.spark.version import check_session
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.commits import Commits
-from pyspark_diff.trace.kept import Kept, kept, kept_in
+from pyspark_diff.trace.kept import KeptCollection, kept_collection, kept_in
 from pyspark_diff.trace.read_holds import ReadHold, held
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import Storage
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class StoredCollection:
     """A collection that a dataflow kept by a name, at a commit. `StateReader` returns it."""
 
-    def __init__(self, name: str, reader: StateReader, stored: Kept):
+    def __init__(self, name: str, reader: StateReader, stored: KeptCollection):
         self.name = name
         self._reader, self._stored = reader, stored
         self._arrangement, self._columns = stored.arrangement, stored.columns
@@ -113,7 +113,7 @@ class StoredCollection:
 class StoredStructs(StoredCollection):
     """A stored collection with struct times."""
 
-    def __init__(self, name: str, reader: StateReader, stored: Kept):
+    def __init__(self, name: str, reader: StateReader, stored: KeptCollection):
         super().__init__(name, reader, stored)
         assert stored.times is not None
         self._times, arrangement = stored.times, self._arrangement
@@ -247,7 +247,8 @@ class StateReader:
             If no collection has that name.
         """
         self._spark_of()
-        stored = kept(self._decoder, name, f"commit {self.commit} of {self._objects.root}")
+        where = f"commit {self.commit} of {self._objects.root}"
+        stored = kept_collection(self._decoder, name, where)
         return (StoredCollection if stored.times is None else StoredStructs)(name, self, stored)
 
     def __contains__(self, name: object) -> bool:

@@ -443,7 +443,7 @@ def write_files(
         path, rows = f"{directory}/{bucket:05d}.arrow", stop - start
         parts[path] = order[start:stop]
         written[bucket] = (BatchFile(path, rows, rows * width),)
-    held_batches.put_together(directory, updates, parts)
+    held_batches.keep_together(directory, updates, parts)
     return BatchInMemory(directory, written)
 
 
@@ -458,10 +458,10 @@ def write_file(
         return []
     path = os.path.join(directory, f"{name}.arrow")
     if in_memory and len(updates) <= IN_MEMORY_ROWS and updates.size <= IN_MEMORY_BYTES:
-        held_batches.put(path, updates)
+        held_batches.keep_copy(path, updates)
         return [BatchFile(path, len(updates), updates.size)]
     lasting = directory.endswith(storage.LASTING)
-    if in_memory and not lasting and held_batches.put_large(path, updates, copied=given):
+    if in_memory and not lasting and held_batches.keep_large(path, updates, copied=given):
         return [BatchFile(path, len(updates), updates.size)]
     if lasting:
         path, size = storage.write_lasting(path, ipc.to_batch(updates), make=in_memory)

@@ -1,14 +1,14 @@
-"""Batches that this process holds in memory, under the paths of the files that they will be.
+"""Batches in the memory of this process, under the paths of their future files.
 
-Most small batches are merged into others within a few steps: a file each would cost more than all
-the rest of a small step. A large one is in memory already when it is made, and to write it copies
-all of it into pages of the system that may never have been touched before: a fifth of a large step.
-So what is large is held as long as it is a small part of the machine's memory::
+Most small batches are merged into others within a few steps. A file for each of them would cost
+more than the rest of a small step. The rows of a new large batch are in memory already. A file of
+them is a copy into pages that the system may have to allocate: a fifth of a large step. So large
+batches stay in memory while they are a small part of it::
 
-    bytes of large batches held here  <=  all memory / SHARE
+    bytes of large batches in memory  <=  all memory / SHARE
 
-`pyspark_diff.trace.storage` writes them when another process has to read them, opens them by their
-paths as it does files, and lets go of them where it removes files.
+`pyspark_diff.trace.storage` opens these batches by their paths, like files. It writes a file when
+another process has to read the batch, and it drops a batch instead of removing its file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 from pyspark_diff.kernels.machine_memory import all_memory, free_memory
 from pyspark_diff.kernels.updates import Int64, Updates, unshared
 
-#: Of this machine's memory large batches may take the share of one in so many, and each of them
-#: one in so many of what is free.
+#: Large batches together may use this fraction of the machine's memory (one in so many bytes), and
+#: each of them the same fraction of the free memory.
 SHARE = 4
 
 
 class _Part:
-    """One bucket of a small batch: its rows are picked out when somebody asks for them alone."""
+    """One bucket of a small batch. The first read of this bucket alone extracts its rows."""
 
     def __init__(self, directory: str, whole: Updates, rows: Int64):
         self.directory, self._whole, self._rows = directory, whole, rows
@@ -39,36 +39,37 @@ class _Part:
         return self._whole.take(self._rows)
 
 
-_held: dict[str, Updates | _Part] = {}
-#: Those of several buckets as one, in order of their keys, by the directory of their files.
+_batches: dict[str, Updates | _Part] = {}
+#: Batches of several buckets, in order of their keys, by the directory of their files.
 _wholes: dict[str, Updates] = {}
-#: Bytes of large ones, by their paths.
+#: Bytes of large batches, by their paths.
 _large: dict[str, int] = {}
 
 
-def put(path: str, updates: Updates) -> None:
-    """Keep a batch under the path of a file."""
-    # A copy: what is held may be a few rows of large arrays, which would stay alive with it.
-    _held[path] = updates.take(np.arange(len(updates)))
+def keep_copy(path: str, updates: Updates) -> None:
+    """Keep a copy of a batch under the path of a file."""
+    # The rows may be a few of large arrays, and without a copy these arrays would stay alive.
+    _batches[path] = updates.take(np.arange(len(updates)))
 
 
-def hold(path: str, updates: Updates) -> None:
-    """The same without a copy, of what is held anyway: mapped from a file, say."""
-    _held[path] = updates
+def keep(path: str, updates: Updates) -> None:
+    """Keep a batch without a copy. Its arrays stay alive anyway, such as those of a mapped file."""
+    _batches[path] = updates
 
 
-def put_large(path: str, updates: Updates, *, copied: bool = False) -> bool:
+def keep_large(path: str, updates: Updates, *, copied: bool = False) -> bool:
     """Keep a batch of many rows under the path of a file, if there is room for it.
 
-    Arrays that are parts of larger ones are copied, or all of them.
+    Returns whether there is. Arrays that are parts of larger arrays are copied, and with `copied`
+    all arrays.
     """
     size, most, free = updates.size, _all_memory(), free_memory()
     if most is None or free is None or size > free // SHARE:
         return False
-    if size + sum(list(_large.values())) > most // SHARE:  # other threads may put batches meanwhile
+    if size + sum(list(_large.values())) > most // SHARE:  # other threads may add batches meanwhile
         return False
     _large[path] = size
-    _held[path] = updates.take(np.arange(len(updates))) if copied else unshared(updates)
+    _batches[path] = updates.take(np.arange(len(updates))) if copied else unshared(updates)
     return True
 
 
@@ -77,50 +78,50 @@ def _all_memory() -> int | None:
     return all_memory()
 
 
-def put_together(directory: str, updates: Updates, parts: Mapping[str, Int64]) -> None:
+def keep_together(directory: str, updates: Updates, parts: Mapping[str, Int64]) -> None:
     """Keep a batch of several buckets: each of its files has some of its rows.
 
-    Whoever looks into all buckets opens the directory, and has all rows at once. It can be opened
-    as long as all of its files are there.
+    A reader of all buckets opens the directory, and gets all rows at once. The directory can be
+    opened until the first of its files is removed.
     """
     _wholes[directory] = whole = updates.take(np.arange(len(updates)))
     for path, rows in parts.items():
-        _held[path] = _Part(directory, whole, rows)
+        _batches[path] = _Part(directory, whole, rows)
 
 
 def is_file(path: str) -> bool:
-    """Whether a batch is held under the path of a file."""
-    return path in _held
+    """Whether memory has a batch under the path of a file."""
+    return path in _batches
 
 
-def found(path: str) -> Updates | None:
-    """What is held under the path of a file, or of the directory of several; None if nothing is."""
-    held = _held.get(path, _wholes.get(path))
-    return held.updates if isinstance(held, _Part) else held
+def look_up(path: str) -> Updates | None:
+    """The batch under the path of a file, or of a directory of several; None if there is none."""
+    batch = _batches.get(path, _wholes.get(path))
+    return batch.updates if isinstance(batch, _Part) else batch
 
 
-def written(path: str) -> None:
-    """Let go of a batch that is in its file now."""
-    del _held[path]
+def drop_written(path: str) -> None:
+    """Drop a batch after its file was written."""
+    del _batches[path]
     _large.pop(path, None)
 
 
-def removed(path: str) -> bool:
-    """Let go of a batch for good; gives whether there was one."""
-    held = _held.pop(path, None)
+def remove(path: str) -> bool:
+    """Drop a batch that has no file; returns whether there was one."""
+    batch = _batches.pop(path, None)
     _large.pop(path, None)
-    if held is None:
+    if batch is None:
         _wholes.pop(os.path.dirname(path), None)
-    elif isinstance(held, _Part):
-        _wholes.pop(held.directory, None)
-    return held is not None
+    elif isinstance(batch, _Part):
+        _wholes.pop(batch.directory, None)
+    return batch is not None
 
 
-def removed_where(chosen: Callable[[str], bool]) -> None:
-    """Let go of all batches whose directories are chosen."""
-    for path in list(_held):  # other threads may put batches meanwhile
+def remove_in(chosen: Callable[[str], bool]) -> None:
+    """Drop all batches of the chosen directories."""
+    for path in list(_batches):  # other threads may add batches meanwhile
         if chosen(os.path.dirname(path)):
-            _held.pop(path, None)
+            _batches.pop(path, None)
             _large.pop(path, None)
     for directory in filter(chosen, list(_wholes)):
         _wholes.pop(directory, None)

@@ -1,6 +1,6 @@
-"""What a commit keeps by a name, found without the program that wrote it and without a session.
+"""The kept collections of a commit, read without the writing program and without a session.
 
-    kept_in(decoder of commit n)[name]  =  flow[name]  of the dataflow when it had made commit n
+    kept_in(decoder of commit n)[name]  =  flow[name]  of the dataflow after commit n
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.stored_traces import StoredTraces, understood
 
-#: What fields of times may be, by what Spark calls them.
+#: The types that a field of a time may have, by Spark's names for them.
 _INTEGERS = {
     "tinyint": T.ByteType(), "smallint": T.ShortType(), "int": T.IntegerType(),
     "bigint": T.LongType(),
@@ -27,19 +27,19 @@ _FIELD = re.compile(f"(.+?):({'|'.join(_INTEGERS)})(?:,|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A collection that was kept by a name.
+class KeptCollection:
+    """A collection that was kept under a name.
 
     Parameters
     ----------
     arrangement : Arrangement
     columns : tuple of str
-        The user's names of its columns, of which some may be there twice.
+        The user's names of its columns, possibly with duplicates.
     buckets : int
-        Of the dataflow.
+        The number of buckets of the dataflow.
     times : StructType or None
-        The type of times, if these are structs: the last columns are then their fields, but for
-        the first.
+        The type of times, if these are structs. The last columns are then the fields of the
+        struct without its first field.
     """
 
     arrangement: Arrangement
@@ -58,67 +58,66 @@ class Kept:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The user's names of the columns that rows are held by."""
+        """The user's names of the columns of the key."""
         arrangement = self.arrangement
         names = dict(zip(arrangement.schema.names, self.columns))
         return tuple(names[name] for name in arrangement.key)
 
 
 def kept_in(decoder: StoredTraces) -> dict[str, Any]:
-    """What is told of the collections that are kept, by their names."""
+    """The JSON description of each kept collection, by its name."""
     with understood():
         return dict(decoder.body["kept"])
 
 
 def time_types_of(decoder: StoredTraces) -> tuple[T.StructType | None, TimeType]:
-    """The type of the times of the dataflow if it is a struct, and that of times, or of their first
-    field."""
+    """The struct type of the dataflow's times, or None, and the type of their first coordinate."""
     with understood():
         name = str(decoder.body["time_type"])
         if not name.startswith("struct<"):
             return None, parse_time_type(name)
         times = T.StructType()
-        # Without a session, which Spark would ask to parse it.
+        # Spark would need a session to parse the type.
         for field, kind in _FIELD.findall(name.removeprefix("struct<").removesuffix(">")):
             times.add(field, _INTEGERS[kind])
         return times, TimeType(times.fields[0].dataType)
 
 
-def kept(decoder: StoredTraces, name: str, where: str) -> Kept:
-    """The collection of a name.
+def kept_collection(decoder: StoredTraces, name: str, where: str) -> KeptCollection:
+    """The collection that was kept under a name.
 
     Parameters
     ----------
     decoder : StoredTraces
     name : str
     where : str
-        Tells which commit it is, of which store.
+        The commit and the store, for messages.
 
     Raises
     ------
     NotReadableError
-        If there is none of that name.
+        If no collection has this name.
     """
-    every = kept_in(decoder)
-    if name not in every:
-        names = ", ".join(map(repr, every)) or "none"
+    collections = kept_in(decoder)
+    if name not in collections:
+        names = ", ".join(map(repr, collections)) or "none"
         raise NotReadableError(
-            f"no collection was kept under the name {name!r} at {where}, of these: {names}"
+            f"no collection was kept under the name {name!r} at {where}. The kept names: {names}"
         )
     times, time_type = time_types_of(decoder)
     with understood():
-        told = every[name]
-        schema = Schema(schema_from_json(told["schema"]))
-        key, stored = [tuple(map(str, told[part])) for part in ("key", "stored")]
-        columns = tuple(map(str, told["columns"]))
+        encoded = collections[name]
+        schema = Schema(schema_from_json(encoded["schema"]))
+        key, stored = [tuple(map(str, encoded[part])) for part in ("key", "stored")]
+        columns = tuple(map(str, encoded["columns"]))
         if sorted(stored) != sorted(schema.names) or len(columns) != len(stored):
-            raise ValueError(f"{name!r} has other columns than are kept of it")
-        trace = decoder.trace(int(told["trace"]))
+            raise ValueError(f"the columns of {name!r} are not those of its arrangement")
+        trace = decoder.trace(int(encoded["trace"]))
         if trace is None:
-            raise ValueError(f"nothing is kept of {name!r}")
+            raise ValueError(f"{name!r} has no arrangement")
         body = decoder.body
         arrangement = Arrangement(
             trace, schema, schema.layout_by(key, stored), stored, time_type,
             str(body["time"]), str(body["diff"]),
         )
-        return Kept(arrangement, columns, int(body["buckets"]), times)
+        return KeptCollection(arrangement, columns, int(body["buckets"]), times)

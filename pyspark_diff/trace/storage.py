@@ -350,7 +350,7 @@ def settle(paths: Iterable[str]) -> None:
     for path in paths:
         if held_batches.is_file(path):
             write_batch(path, ipc.to_batch(open_updates(path)), fixed=True)
-            held_batches.written(path)
+            held_batches.drop_written(path)
 
 
 def spilled(folder: str, updates: Updates) -> Updates:
@@ -372,7 +372,7 @@ def open_updates(path: str) -> Updates:
 
     Files never change under their name, so those opened last are kept open.
     """
-    held = held_batches.found(path)
+    held = held_batches.look_up(path)
     if held is not None:
         return held
     found = _opened.get(path)
@@ -456,7 +456,7 @@ def remove_files(paths: list[str]) -> None:
     """Delete files; those already gone are no error."""
     remote = []
     for path in paths:
-        if held_batches.removed(path):
+        if held_batches.remove(path):
             continue
         _opened.pop(path, None)
         _checked.discard(path)
@@ -498,7 +498,7 @@ def _forget_directories(chosen: Callable[[str], bool]) -> None:
     for path in list(_opened):  # other threads may open files meanwhile
         if chosen(os.path.dirname(path)):
             _opened.pop(path, None)
-    held_batches.removed_where(chosen)
+    held_batches.remove_in(chosen)
 
 
 def remove_others(directory: str, paths: Iterable[str]) -> None:

@@ -117,7 +117,7 @@ class StoredTraces:
                 updates = ipc.from_batch(reader.get_batch(0))
             if (len(updates), sum_of(updates)) != (place.rows, place.diffs):
                 raise ValueError("a small batch has other rows than its state declares")
-            held_batches.hold(path, updates)
+            held_batches.keep(path, updates)
             self.places[path] = place
         return BatchFile(path, place.rows, place.length, place.diffs)
 
