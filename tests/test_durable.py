@@ -331,5 +331,5 @@ def test_a_file_that_was_changed_is_found_before_it_is_used(spark, store, monkey
         warnings.simplefilter("ignore")
         with opened(store, orders, spark) as flow:
             assert len(flow.verify()) > 0
-            with pytest.raises(Exception, match="holds something else"):
+            with pytest.raises(Exception, match="has other bytes"):
                 revenue(flow)

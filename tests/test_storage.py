@@ -253,7 +253,7 @@ def test_a_root_that_is_only_read_is_refused(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
-    with pytest.raises(StorageError, match=f"{tmp_path}.*Permission denied.*can be written to"):
+    with pytest.raises(StorageError, match=f"{tmp_path}.*Permission denied.*is writable"):
         Storage(str(tmp_path))
 
 
@@ -482,7 +482,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, place, error):
 def test_what_a_killed_task_was_writing_goes_with_its_job(tmp_path):
     folder = tmp_path / "batch"
     for written in ["00000.arrow"], []:
-        with storage.made(str(folder)):
+        with storage.job_directory(str(folder)):
             for name in written:
                 storage.write_batch(str(folder / name), pa.table({"x": [1]}), make=False)
             (folder / "00001.arrow.0123abcd.tmp").write_text("half of it")

@@ -110,7 +110,7 @@ class SparkRunner:
         directories = [work.directory, *(operator.directory for operator in fused)]
         with ExitStack() as stack:
             for directory in directories:
-                stack.enter_context(storage.made(directory))
+                stack.enter_context(storage.job_directory(directory))
             try:
                 at_rest = [self._at_rest(work, feed, lent) for feed in feeds]
                 results = self._job(work, schema, at_rest, fused)
@@ -146,7 +146,7 @@ class SparkRunner:
         storage.settle(read.paths())
         buckets = read.buckets()
         do = tasks.read_buckets(read, buckets)
-        with storage.made(read.directory):
+        with storage.job_directory(read.directory):
             return self._decoded(self._tasks(len(buckets), do))
 
     def _moved(
@@ -225,7 +225,7 @@ class SparkRunner:
         storage.settle(path for merge, bucket in listed for path in merge.files[bucket])
         with ExitStack() as stack:
             for merge in merges:
-                stack.enter_context(storage.made(merge.directory))
+                stack.enter_context(storage.job_directory(merge.directory))
             rows = self._tasks(len(listed), tasks.merge_buckets(listed))
         merged: dict[str, dict[int, tuple[BatchFile, ...]]] = {m.directory: {} for m in merges}
         tasks.raise_error(error for *_, error in rows)
@@ -246,7 +246,7 @@ class SparkRunner:
                 frame = stage.on_frame(frame)
             frame = frame.select(*map(column, schema.names), TIME, DIFF)
             written = map_in_arrow(frame, tasks.write_rows(directory), kinds)
-        with errors_from_text(), storage.made(directory):
+        with errors_from_text(), storage.job_directory(directory):
             rows = self._run(written.collect)
         feed.source.check()
         return UpdateRows(schema, paths=tuple(r.path for r in rows), rows=sum(r.rows for r in rows))

@@ -1,17 +1,18 @@
-"""Batch files of an object store, on this machine: they are mapped, so they have to be files here.
+"""Local copies of the batch files of an object store: only a local file can be mapped.
 
 ::
 
     path = local_copy(url)  =>  the bytes at path are those that the name in url certifies
     bytes of all copies of this user on this machine  <=  PYSPARK_DIFF_CACHE_BYTES, or one file
 
-A batch file never changes under its name, which has its checksum and its length: so a copy never
-grows old, and processes share it. It is checked while it is fetched, and has its name only when it
-is whole. Those used longest ago go first. A process that has mapped a copy keeps it when it goes.
+A batch file never changes under its name, which contains its checksum and its length. So a copy is
+never stale, and processes share it. The download checks the bytes, and gives the copy its name only
+when it is whole. The least recently used copies are deleted first. A process that has mapped a copy
+can still read it after its deletion.
 
-Machines that share no folder exchange files through the object store: `put_batch` writes a file
-here, uploads it, and keeps it as the copy. A file that no commit names also has a checksum in its
-name, except for those that the driver held in memory before a task needed them.
+Machines without a shared folder exchange files through the object store: `put_batch` writes a local
+file, uploads it, and keeps it as the copy. The name of a file that no commit names has a checksum,
+too. The exception is a file of a batch that was in the driver's memory before a task needed it.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ from pyspark_diff.trace.objects import SCRATCH, Objects, redacted
 from pyspark_diff.trace.roots import objects_at
 
 _logger = logging.getLogger("pyspark_diff")
-#: The setting of how many bytes copies may take, and what it is where it is not set.
+#: The setting for the maximum bytes of all copies, and its default.
 LIMIT = "PYSPARK_DIFF_CACHE_BYTES"
 _DEFAULT_LIMIT = 10 << 30
 _SUFFIX = ".arrow"
-#: How the name of a file ends that no commit names.
+#: The end of the name of a file that no commit names.
 PASSING = ".passing.arrow"
 _PASSING = re.compile(
     r"data/[A-Za-z0-9_][A-Za-z0-9_.=-]{0,250}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}?"
     r"(?:-crc([0-9a-f]{8})-(\d{1,15})\.passing)?\.arrow"
 )
-#: How many bytes are fetched together.
+#: Bytes of one request of a download.
 _PIECE = 1 << 25
-#: After so many seconds nobody writes a file any more that has not got its name.
+#: A scratch file that did not change for this many seconds has no writer any more.
 _ABANDONED = 3600.0
 
 
 def local_copy(url: str) -> str:
-    """The path of a batch file, of which a copy is fetched if there is none here.
+    """The path of the local copy of a batch file, after a download if there is no copy yet.
 
-    Raises a `DamagedStateError` if it is not there, or not what its name says. Open it at once:
-    when there is no room, others that are fetched take its place.
+    Raises a `DamagedStateError` if the file is missing, or has other bytes than its name certifies.
+    Open the path at once: a later download deletes the copy if it needs the room.
 
     Examples
     --------
@@ -80,7 +81,7 @@ def local_copy(url: str) -> str:
         folder = _folder()
         path = _path(folder, url)
         try:
-            os.utime(path)  # it is used: others go before
+            os.utime(path)  # mark it as used, so that older copies are deleted first
             if length in (None, os.stat(path).st_size):
                 return path
         except FileNotFoundError:
@@ -96,18 +97,18 @@ def local_copy(url: str) -> str:
         scratch = f"{path}.{secrets.token_hex(8)}{SCRATCH}"
         try:
             with open(scratch, "xb") as file:
-                found = 0
+                actual = 0
                 for piece in pieces:
                     file.write(piece)
-                    found = zlib.crc32(piece, found)
+                    actual = zlib.crc32(piece, actual)
                 file.flush()
                 os.fsync(file.fileno())
                 fetched = file.tell()
-            if fetched != length or found != checksum:
+            if fetched != length or actual != checksum:
                 raise DamagedStateError(
-                    f"{redacted(url)!r} is not as it was written: its {fetched:,} bytes have the "
-                    f"checksum {found:08x}. Nothing of it was used. Put it back from a copy of the "
-                    "store, or start a new one"
+                    f"{redacted(url)!r} is damaged: its {fetched:,} bytes have the checksum "
+                    f"{actual:08x}. None of them were used. Put the file back from a copy of the "
+                    "store, or start a new store"
                 )
             os.replace(scratch, path)
         finally:
@@ -117,16 +118,16 @@ def local_copy(url: str) -> str:
 
 
 def put_batch(url: str, write: Callable[[str], None], ending: str | None) -> tuple[str, int]:
-    """Write a batch file on this machine, upload it, and keep it as the copy.
+    """Write a batch file on this machine, upload it, and keep it as the local copy.
 
     Parameters
     ----------
     url : str
-        Of the file, without a checksum.
+        The URL of the file, without a checksum.
     write : callable
         Writes the file to a path.
     ending : str or None
-        How the name ends after the checksum and the length; None to add neither.
+        The end of the name after the checksum and the length; None adds neither.
 
     Returns
     -------
@@ -153,7 +154,10 @@ def put_batch(url: str, write: Callable[[str], None], ending: str | None) -> tup
 
 
 def remove(urls: Iterable[str]) -> None:
-    """Delete files that no commit names, with their copies here; a vacuum finds those that stay."""
+    """Delete files that no commit names, and their local copies.
+
+    A vacuum deletes the files for which this fails.
+    """
     waiting: dict[str, list[str]] = {}
     for url in urls:
         root, name = _parted(url)
@@ -167,8 +171,7 @@ def remove(urls: Iterable[str]) -> None:
 
 
 def listed(directory: str) -> list[str]:
-    """The URLs of the files in a directory of batch files, to be removed: none without an answer.
-    """
+    """The URLs of the files in a directory of batch files, for a removal; none after an error."""
     root, name = _parted(f"{directory}/")
     try:
         return [f"{root}/{item.name}" for item in _objects(root).names(name.rstrip("/"))]
@@ -178,38 +181,38 @@ def listed(directory: str) -> list[str]:
 
 
 def upload(path: str, url: str) -> None:
-    """Put a batch file where its name says, if its bytes are those that the name certifies.
+    """Upload a batch file to its URL, if its bytes are those that its name certifies.
 
-    Files have names of their own for each attempt, so that one that is there already is the same.
+    Each attempt has its own file names, so a file that exists under the name is the same file.
     """
     objects, name, checksum, length = _certified(url)
     with _explained(path), open(path, "rb") as file:
-        found = _checksum_of(file)
-        if file.tell() != length or found != checksum:
+        actual = _checksum_of(file)
+        if file.tell() != length or actual != checksum:
             raise DamagedStateError(
-                f"{path!r} is not what {redacted(url)!r} says, and is not put there: its "
-                f"{file.tell():,} bytes have the checksum {found:08x}. The disk may be failing"
+                f"{path!r} was not uploaded: its {file.tell():,} bytes have the checksum "
+                f"{actual:08x}, and its name is {redacted(url)!r}. The disk may be failing"
             )
     objects.upload(name, path)
 
 
 def _parted(url: str) -> tuple[str, str]:
-    """The root of a file of batches, and its name among the objects there."""
+    """The root of the store of a batch file, and the name of the file's object."""
     root, _, rest = url.rpartition("/data/")
     return root, f"data/{rest}"
 
 
 def _certified(url: str) -> tuple[Objects, str, int, int]:
-    """The objects of a batch file's root, its name among them, its checksum and its bytes."""
+    """The objects of the root of a batch file, its name, its checksum and its length in bytes."""
     root, name = _parted(url)
-    found = DATA_FILE.fullmatch(name)
-    if not root or found is None:
+    match = DATA_FILE.fullmatch(name)
+    if not root or match is None:
         raise StorageError(f"{redacted(url)[:500]!r} is not the URL of a batch file in a store")
-    return _objects(root), name, int(found[3], 16), int(found[4])
+    return _objects(root), name, int(match[3], 16), int(match[4])
 
 
 def _named(url: str) -> tuple[Objects, str, int | None, int | None]:
-    """The same of any file; without a checksum and a length if its name has none."""
+    """The same for any file, with None for a checksum and a length that its name lacks."""
     root, name = _parted(url)
     if DATA_FILE.fullmatch(name) is not None:
         return _certified(url)
@@ -238,7 +241,7 @@ def _path(folder: str, url: str) -> str:
 
 
 def _drop(url: str) -> None:
-    """Delete the copy of a file, if there is one."""
+    """Delete the local copy of a file, if there is one."""
     try:
         os.unlink(_path(_folder(), url))
     except FileNotFoundError:
@@ -258,7 +261,7 @@ def _objects(root: str) -> Objects:
 
 @lru_cache(maxsize=16)
 def _client(root: str, access: int) -> Objects:
-    # One client for all files of a root: it keeps its connections.
+    # All files of a root share a client, which keeps its connections.
     return objects_at(root)
 
 
@@ -272,24 +275,25 @@ def _pieces(objects: Objects, name: str, length: int) -> Iterator[bytes]:
 
 def _missing(objects: Objects, name: str) -> DamagedStateError:
     return DamagedStateError(
-        f"{objects.locate(name)!r} is missing, and a commit, or a step that runs, lists it. Put "
-        "it back from a copy of the store, or start a new one"
+        f"{objects.locate(name)!r} is missing, and a commit or a running step lists it. Put the "
+        "file back from a copy of the store, or start a new store"
     )
 
 
 def _folder() -> str:
-    """The folder of this user's copies, which nobody else can write to."""
+    """The folder of this user's copies. No other user can write to it."""
     folder = os.path.join(tempfile.gettempdir(), f"pyspark_diff_cache-{os.getuid()}")
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
-    found = os.stat(folder, follow_symlinks=False)
-    others = stat.S_IMODE(found.st_mode) & 0o022
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others:
+    status = os.stat(folder, follow_symlinks=False)
+    others = stat.S_IMODE(status.st_mode) & 0o022
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or others:
         raise StorageError(
-            f"{folder!r} is not a folder of this user that nobody else can write to, so copies of "
-            "batch files are not kept there. Remove it, or set TMPDIR to another folder"
+            f"{folder!r} must be a folder of this user that no other user can write to, and is "
+            "not. So no copies of batch files are kept there. Remove it, or set TMPDIR to another "
+            "folder"
         )
     return folder
 
@@ -297,12 +301,13 @@ def _folder() -> str:
 def _limit() -> int:
     text = os.environ.get(LIMIT, str(_DEFAULT_LIMIT))
     if not text.strip().isdecimal():
-        raise StorageError(f"{LIMIT} is {text!r} in the environment; give a number of bytes")
+        raise StorageError(f"{LIMIT} is {text!r} in the environment. Set it to a number of bytes")
     return int(text)
 
 
 def _make_room(folder: str, needed: int) -> None:
-    """Delete the copies used longest ago until there is room; one process of a user at a time."""
+    """Delete the least recently used copies until there is room, one process of a user at a time.
+    """
     limit = _limit()
     lock = os.open(
         os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -319,12 +324,12 @@ def _make_room(folder: str, needed: int) -> None:
                 copies.append((status.st_mtime_ns, status.st_size, entry.path))
             elif entry.name.endswith(SCRATCH) and status.st_mtime < time.time() - _ABANDONED:
                 os.unlink(entry.path)
-        there = sum(size for _, size, _ in copies)
+        total = sum(size for _, size, _ in copies)
         for _, size, path in sorted(copies):
-            if there + needed <= limit:
+            if total + needed <= limit:
                 break
             os.unlink(path)
-            there -= size
+            total -= size
     finally:
         os.close(lock)
 
@@ -339,5 +344,5 @@ def _explained(what: str) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error)
         remedy = f"Make room, set {LIMIT} to fewer bytes, or set TMPDIR to a folder that has more"
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            remedy = f"Copies are kept in {tempfile.gettempdir()!r}, which has to be writable"
+            remedy = f"Copies are kept in {tempfile.gettempdir()!r}, which must be writable"
         raise StorageError(f"{redacted(what)!r}: {reason}. {remedy}") from error

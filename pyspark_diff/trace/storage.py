@@ -39,38 +39,38 @@ from pyspark_diff.trace.cache import local_copy, upload
 from pyspark_diff.trace.local_objects import UNSUPPORTED
 from pyspark_diff.trace.locked_folders import PREFIX, make_locked, remove_locked, remove_orphans
 
-#: How the name of a file ends that is being written.
+#: The end of the name of an unfinished file.
 _SCRATCH = ".tmp"
 #: Bytes of a file that is copied because it cannot be mapped.
 _COPIED_AT_ONCE = 1 << 20
-#: How the name of a directory ends whose batch files outlive the process.
+#: The end of the name of a directory of batch files that outlive the process.
 LASTING = ".durable"
 _CERTIFIED = re.compile(r"-crc([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
-#: What the system says when it would say the same again, and on every machine.
+#: The system's errors that another try would meet again, on every machine.
 _LASTING = frozenset({
     errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
 })
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
-#: Files that are mapped. A mapped file holds its space also when it is deleted: the driver lets go
-#: of those that it removes, and a task, which learns of no removal, of all that it opened.
+#: Mapped files. A mapped file occupies its space even after its deletion. So the driver closes the
+#: files that it removes. A task does not learn of removals, and closes all files that it opened.
 _opened: OrderedDict[str, Updates] = OrderedDict()
 _MOST_OPEN = 4096
-#: Files that are what their names say, in which they never change.
+#: Files with the bytes that their names certify. A file never changes under its name.
 _checked: set[str] = set()
 
 
 class Storage:
     """A private directory of batch files.
 
-    Removed by `close`, when the object is collected, and when the interpreter ends, also after an
-    exception.
+    `close`, the garbage collection of the object and the end of the interpreter remove it, also
+    after an exception.
 
     Parameters
     ----------
     parent : str or None
-        Directory to put it in; None for the system's temporary directory. On a cluster it must be
-        a path that the driver and all executors share.
+        The parent directory; None for the system's temporary directory. On a cluster it must be a
+        path that the driver and all executors share.
 
     Examples
     --------
@@ -91,27 +91,27 @@ class Storage:
         self._numbers = count(1)
 
     def directory(self, name: str) -> str:
-        """A path that nobody has used, for a directory that is made with its first file."""
-        return f"{self.root}/{name}-{next(self._numbers)}"  # the root is ours alone
+        """A new path for a directory that its first file creates."""
+        return f"{self.root}/{name}-{next(self._numbers)}"  # no other process uses the root
 
     def close(self) -> None:
-        """Remove everything. A second call does nothing."""
+        """Remove the directory. A second call does nothing."""
         self._finalizer()
 
 
 class StoreFiles:
-    """The batch files of a store, as one writer of it makes them.
+    """The batch files that one writer of a store creates.
 
     Parameters
     ----------
     root : str
-        The store's.
+        The root of the store.
     epoch : int
-        The writer's.
+        The epoch of the writer.
     working : Storage, optional
-        A folder that all machines share, for the files of a store in no file system: a commit
-        uploads the files that it names. Without a folder the machines exchange all files through
-        the store.
+        A folder that all machines share, for the files of a store outside of file systems: a
+        commit uploads the files that it names. Without a folder the machines exchange all files
+        through the store.
     """
 
     def __init__(self, root: str, epoch: int, working: Storage | None = None):
@@ -119,51 +119,51 @@ class StoreFiles:
         self._store, self._working = root.rstrip("/"), working
         self._begin = os.path.join(self.root, "data", f"e{epoch:04d}-")
         self._made: list[str] = []
-        #: Whether the folder of batch files is sure to last.
+        #: Whether the folder of batch files is durable.
         self._rooted = False
 
     def directory(self, name: str) -> str:
-        """A path that nobody has used, for a directory that is made with its first file."""
+        """A new path for a directory that its first file creates."""
         plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:60]
-        found = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
-        if not self._made and not is_remote(found):
-            data = os.path.dirname(found)
-            with _explained(found):
+        path = f"{self._begin}{plain}-{uuid.uuid4().hex[:12]}{LASTING}"
+        if not self._made and not is_remote(path):
+            data = os.path.dirname(path)
+            with _explained(path):
                 os.makedirs(data, exist_ok=True)
             if os.path.islink(data):
                 raise StorageError(
                     f"{data!r} is a symbolic link, and is not followed. Put the folder itself there"
                 )
-        self._made.append(found)
-        return found
+        self._made.append(path)
+        return path
 
     def name(self, path: str) -> str:
-        """What the store calls one of its files."""
+        """The name of a file within the store."""
         for root in (self.root, self._store):
             if path.startswith(root + "/"):
                 return path.removeprefix(root + "/")
         raise StorageError(f"{path!r} lies outside of the store at {self._store!r}")
 
     def make_lasting(self, names: Iterable[str]) -> None:
-        """Make files last that a commit is about to name, and no commit has named."""
+        """Make files durable before the first commit that names them."""
         names = list(names)
         if self._working is not None:
             for name in names:
                 upload(os.path.join(self.root, name), f"{self._store}/{name}")
             return
         if is_remote(self.root):
-            return  # each file was uploaded when it was written
+            return  # the writer of each file has uploaded it
         for directory in sorted({os.path.dirname(name) for name in names}):
             sync(os.path.join(self.root, directory))
         if names:
             sync(os.path.join(self.root, "data"))
         if names and not self._rooted:
-            # The folder of all of them may be new as well.
+            # Their common folder may be new, too.
             sync(self.root)
             self._rooted = True
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files that are not needed here; those that commits may name stay in the store."""
+        """Remove files that this process does not need, except those that commits may name."""
         paths = list(paths)
         if self._working is None:
             stay = [path for path in paths if certified(path) is not None]
@@ -172,7 +172,7 @@ class StoreFiles:
         remove_files([path for path in paths if self._working is None or not is_remote(path)])
 
     def close(self) -> None:
-        """Remove what only this process could have read. A second call does nothing."""
+        """Remove the files that only this process could read. A second call does nothing."""
         _forget_directories(set(self._made).__contains__)
         if self._working is None:
             remove_files([path for path in _files_in(set(self._made)) if certified(path) is None])
@@ -187,15 +187,15 @@ def is_remote(path: str) -> bool:
 
 
 def certified(path: str) -> tuple[int, int] | None:
-    """The checksum and the length that a file's name tells, if it is one of a store.
+    """The checksum and the length in the name of a store's file; None for other files.
 
     Examples
     --------
     >>> certified("00003-crc0a1b2c3d-4096.arrow"), certified("00003.arrow")
     ((169552957, 4096), None)
     """
-    found = _CERTIFIED.search(path)
-    return None if found is None else (int(found[1], 16), int(found[2]))
+    match = _CERTIFIED.search(path)
+    return None if match is None else (int(match[1], 16), int(match[2]))
 
 
 def write_batch(
@@ -209,10 +209,10 @@ def write_batch(
         A path, or the URL of a file in a store.
     batch : RecordBatch or Table
     make : bool
-        Whether to make the directory. A task of a Spark job does not: when the job has failed and
-        its files are removed, other tasks of it may still run, and must leave nothing.
+        Whether to create the directory. A task of a Spark job does not: after a failure of the job
+        and the removal of its files, other tasks may still run, and must leave no files.
     fixed : bool
-        Whether the name is known to others. Else a URL gains the checksum and the length.
+        Whether others know the name. Otherwise a URL gains the checksum and the length.
 
     Returns
     -------
@@ -227,7 +227,7 @@ def write_batch(
 def write_lasting(
     path: str, batch: pa.RecordBatch | pa.Table, *, make: bool = True
 ) -> tuple[str, int]:
-    """The same with a file that outlives a crash of the machine; returns its certified path too."""
+    """Write a file that outlives a crash of the machine; returns its certified path and length."""
     if is_remote(path):
         return _uploaded(path, batch, ".arrow")
     return _written(path, batch, make, lasting=True)
@@ -266,7 +266,7 @@ def _written(
 
 
 def put_in_place(scratch: str, path: str) -> None:
-    """Give a whole file its final name; if the file system has no rename, by a copy."""
+    """Give a whole file its final name, or copy it if the file system has no rename."""
     try:
         os.replace(scratch, path)
     except OSError as error:
@@ -277,13 +277,13 @@ def put_in_place(scratch: str, path: str) -> None:
 
 
 def sync(path: str) -> None:
-    """Make what was written of a file, or the entries of a directory, outlive a crash."""
+    """Make the content of a file, or the entries of a directory, outlive a crash."""
     with _explained(path):
-        there = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(there)
+            os.fsync(descriptor)
         finally:
-            os.close(there)
+            os.close(descriptor)
 
 
 def checksum_of(path: str) -> int:
@@ -293,10 +293,10 @@ def checksum_of(path: str) -> int:
 
 
 @contextmanager
-def made(directory: str) -> Iterator[None]:
-    """Around a job whose tasks write into a directory: there for them, and gone if it is empty.
+def job_directory(directory: str) -> Iterator[None]:
+    """Create the directory of a job's tasks, and remove it after the job if it is empty.
 
-    What a task was writing when it was killed goes with the job.
+    This also removes the unfinished files of killed tasks.
     """
     if is_remote(directory):
         yield
@@ -312,14 +312,14 @@ def made(directory: str) -> Iterator[None]:
                     os.unlink(os.path.join(directory, name))
             os.rmdir(directory)
         except OSError:
-            pass  # there is something in it
+            pass  # it has files
 
 
 def mapped_file(path: str) -> pa.NativeFile:
-    """A file, mapped; where its file system knows no maps, its content, mapped from a local copy.
+    """A mapped file, or a mapped local copy if its file system cannot map.
 
-    Volumes and other mounts of object stores cannot map. A copy has no name, so that it takes disk
-    and no memory, and goes when nobody has it.
+    Volumes and other mounts of object stores cannot map. A copy has no name: it uses disk and no
+    memory, and the system deletes it after its last reader.
     """
     try:
         return pa.memory_map(path)
@@ -340,13 +340,13 @@ def mapped_file(path: str) -> pa.NativeFile:
 
 
 def read_table(path: str) -> pa.Table:
-    """A file of update rows, mapped."""
+    """The update rows of a mapped file."""
     with _explained(path), _understood(path):
         return pa.ipc.open_file(mapped_file(_checked_path(path))).read_all()
 
 
 def settle(paths: Iterable[str]) -> None:
-    """Write the files of held batches, so that other processes can read them."""
+    """Write the files of batches in memory, so that other processes can read them."""
     for path in paths:
         if held_batches.is_file(path):
             write_batch(path, ipc.to_batch(open_updates(path)), fixed=True)
@@ -354,7 +354,8 @@ def settle(paths: Iterable[str]) -> None:
 
 
 def spilled(folder: str, updates: Updates) -> Updates:
-    """The same updates in a file, mapped: they take no memory, and go when nobody has them."""
+    """Spill updates to a mapped file: they use no memory, and disk only while they have a reader.
+    """
     if is_remote(folder):
         folder = tempfile.gettempdir()
     path = os.path.join(folder, f"spill-{uuid.uuid4().hex[:12]}{_SCRATCH}")
@@ -364,87 +365,92 @@ def spilled(folder: str, updates: Updates) -> Updates:
             with pa.ipc.open_file(mapped_file(path)) as reader:
                 return ipc.from_batch(reader.get_batch(0))
         finally:
-            os.unlink(path)  # a mapped file keeps its space, and nothing is left if we are killed
+            os.unlink(path)  # the map stays readable, and a killed process leaves no file
 
 
 def open_updates(path: str) -> Updates:
-    """The updates of a batch file, mapped: only the pages that are touched are read.
+    """The updates of a mapped batch file: the system reads only the pages that are used.
 
-    Files never change under their name, so those opened last are kept open.
+    Files never change under their names, so the most recently used files stay open.
     """
-    held = held_batches.look_up(path)
-    if held is not None:
-        return held
-    found = _opened.get(path)
-    if found is None:
+    in_memory = held_batches.look_up(path)
+    if in_memory is not None:
+        return in_memory
+    updates = _opened.get(path)
+    if updates is None:
         with _explained(path), _understood(path):
             with pa.ipc.open_file(mapped_file(_checked_path(path))) as reader:
-                found = ipc.from_batch(reader.get_batch(0))
-        _opened[path] = found
+                updates = ipc.from_batch(reader.get_batch(0))
+        _opened[path] = updates
         if len(_opened) > _MOST_OPEN:
             _opened.popitem(last=False)
     else:
         _opened.move_to_end(path)
-    return found
+    return updates
 
 
 def _checked_path(path: str) -> str:
-    """Where a file is on this machine, which is what its name certifies, if it does: that is looked
-    at when this process first opens it.
+    """The path of a file on this machine.
+
+    The first call of a process for a file compares its bytes with the checksum and the length that
+    its name certifies, if it has them.
 
     Raises
     ------
     DamagedStateError
     """
-    here = local_copy(path) if is_remote(path) else path
-    told = certified(path)
-    if told is None or path in _checked:
-        return here
-    # The file, its folder, and the folder of all of them are the store's own.
+    local = local_copy(path) if is_remote(path) else path
+    expected = certified(path)
+    if expected is None or path in _checked:
+        return local
+    # The file, its folder, and the folder of all of them belong to the store.
     for part in path, os.path.dirname(path), os.path.dirname(os.path.dirname(path)):
-        if here == path and os.path.islink(part):
+        if local == path and os.path.islink(part):
             raise DamagedStateError(
-                f"{path!r}: {part!r} is a symbolic link, and is not followed. Put there what it "
-                "leads to"
+                f"{path!r}: {part!r} is a symbolic link, and is not followed. Put the target of "
+                "the link there"
             )
-    found = None
+    actual = None
     try:
-        found = checksum_of(here), os.path.getsize(here)
+        actual = checksum_of(local), os.path.getsize(local)
     except FileNotFoundError:
         pass
-    if found != told:
-        what = "is missing"
-        if found is not None and found[1] != told[1]:
-            what = f"has {found[1]:,} bytes, and was written with {told[1]:,}"
-        elif found is not None:
-            what = "holds something else than what was written"
+    if actual != expected:
+        fault = "is missing"
+        if actual is not None and actual[1] != expected[1]:
+            fault = f"has {actual[1]:,} bytes, and was written with {expected[1]:,}"
+        elif actual is not None:
+            fault = "has other bytes than were written"
         raise DamagedStateError(
-            f"{here!r} {what}. It was changed from outside, or lost by the file system. Bring it "
+            f"{local!r} {fault}. Another program changed it, or the file system lost it. Bring it "
             "back from a copy, or open the store at an older commit that does not need it"
         )
     _checked.add(path)
-    return here
+    return local
 
 
 @contextmanager
 def _understood(path: str) -> Iterator[None]:
-    """Around what is read of a file of a store: that it is certified does not make it a batch."""
+    """Turn the errors of a read of a store's file into one that names the cause.
+
+    The checksum of a file may be right although the file is no batch.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, DiffError) or certified(path) is None:
             raise
         raise DamagedStateError(
-            f"{path!r} is no batch of updates, although its checksum is right: it was not written "
-            f"by this library. {type(error).__name__}: {error}"
+            f"{path!r} is no batch of updates, although its checksum is right. Another library "
+            f"wrote it. {type(error).__name__}: {error}"
         ) from error
 
 
 @contextmanager
 def opened_for_task() -> Iterator[None]:
-    """Around what a task reads: the files that it opened are let go when it ends.
+    """Close the files of a task at its end.
 
-    Its process lives on, and none of its later tasks would know which files have been removed.
+    Its process continues, and later tasks there cannot know which files have been removed.
     """
     try:
         yield
@@ -453,7 +459,7 @@ def opened_for_task() -> Iterator[None]:
 
 
 def remove_files(paths: list[str]) -> None:
-    """Delete files; those already gone are no error."""
+    """Delete files; a file that does not exist is no error."""
     remote = []
     for path in paths:
         if held_batches.remove(path):
@@ -463,7 +469,7 @@ def remove_files(paths: list[str]) -> None:
         if is_remote(path):
             remote.append(path)
             continue
-        # The directory goes with the last file of the batch, also of one that is gone already.
+        # Remove the directory with the last file of the batch, even if that file is gone already.
         for remove, what in (os.unlink, path), (os.rmdir, os.path.dirname(path)):
             try:
                 remove(what)
@@ -488,13 +494,13 @@ def _files_in(directories: Collection[str]) -> list[str]:
 
 
 def _forget(paths: Iterable[str]) -> None:
-    """Let go of files that stay where they are."""
+    """Close files without deleting them."""
     for path in paths:
         _opened.pop(path, None)
 
 
 def _forget_directories(chosen: Callable[[str], bool]) -> None:
-    """Let go of all that is opened or held of some directories."""
+    """Close the files of the chosen directories, and drop their batches in memory."""
     for path in list(_opened):  # other threads may open files meanwhile
         if chosen(os.path.dirname(path)):
             _opened.pop(path, None)
@@ -502,20 +508,20 @@ def _forget_directories(chosen: Callable[[str], bool]) -> None:
 
 
 def remove_others(directory: str, paths: Iterable[str]) -> None:
-    """Delete what is in a job's directory but for some files: attempts of tasks that were lost."""
-    kept = set(paths)
-    remove_files([path for path in _files_in([directory]) if path not in kept])
+    """Delete all files of a job's directory except some: those of lost attempts of tasks."""
+    staying = set(paths)
+    remove_files([path for path in _files_in([directory]) if path not in staying])
 
 
 def remove_directories(paths: list[str]) -> None:
-    """Delete directories of files with all that is in them, or is held for them."""
+    """Delete directories with their files and their batches in memory."""
     folders = set(paths)
     _forget_directories(folders.__contains__)
     remote = set(filter(is_remote, paths))
     if remote:
         cache.remove(_files_in(remote))
     for folder in filter(os.path.exists, paths):
-        for _ in range(5):  # a task that still runs may add a file while others are removed
+        for _ in range(5):  # a task that still runs may add a file during the removal
             shutil.rmtree(folder, ignore_errors=True)
             if not os.path.exists(folder):
                 break
@@ -524,36 +530,36 @@ def remove_directories(paths: list[str]) -> None:
 def _remove(root: str, lock: int, owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork of the owner ends, not the owner
-    # A mapped file holds its space also when it is deleted.
+    # A mapped file occupies its space even after its deletion.
     _forget_directories(lambda directory: directory.startswith(root + os.sep))
     remove_locked(root)
     os.close(lock)
 
 
 def _local_path(parent: str | os.PathLike[str]) -> str:
-    """An absolute path: whoever reads files, by this path, may be in another directory."""
+    """The absolute path of a root: readers in other directories use it."""
     if not isinstance(parent, (str, os.PathLike)) or not os.fspath(parent).strip():
         raise StorageError(
-            f"root is {parent!r}; give the path of a directory, or leave it out for the system's "
+            f"root is {parent!r}. Pass the path of a directory, or leave it out for the system's "
             "temporary directory"
         )
     path = os.fspath(parent)
     scheme = _SCHEME.match(path)
     if scheme is None:
         return os.path.abspath(path)
-    there = urlsplit(path)
-    if scheme[1].lower() != "file" or there.netloc not in ("", "localhost"):
+    url = urlsplit(path)
+    if scheme[1].lower() != "file" or url.netloc not in ("", "localhost"):
         raise StorageError(
-            f"root is {path!r}, and state is only kept in file systems that are mounted: batches "
-            "are mapped into memory. Give the path of a directory, on a cluster one that the "
-            "driver and all executors share"
+            f"root is {path!r}, and is no path of a mounted file system: batches are mapped into "
+            "memory. Pass the path of a directory, on a cluster one that the driver and all "
+            "executors share"
         )
-    return os.path.abspath(unquote(there.path))
+    return os.path.abspath(unquote(url.path))
 
 
 @contextmanager
 def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """What the system says about a path, as an error of ours that says what to do."""
+    """Turn the system's error for a path into a `StorageError` with a remedy."""
     try:
         yield
     except StorageError:
@@ -562,26 +568,26 @@ def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error)
         if isinstance(error, FileExistsError):
             reason = "It is a file"
-        told = f"{os.fspath(path)!r}: {reason}. {_remedy(path, error.errno)}"
-        raise StorageError(told) from error
+        message = f"{os.fspath(path)!r}: {reason}. {_remedy(path, error.errno)}"
+        raise StorageError(message) from error
 
 
 def _remedy(path: str | os.PathLike[str], code: int | None) -> str:
     if code not in (errno.ENOSPC, errno.EDQUOT):
         return (
-            "Give a root=... that is a directory, or can be made as one, and can be written to; on "
-            "a cluster one that the driver and all executors share"
+            "Pass a root=... that is a directory, or can become one, and is writable, on a cluster "
+            "one that the driver and all executors share"
         )
-    there = next(folder for folder in Path(path).absolute().parents if folder.exists())
+    folder = next(parent for parent in Path(path).absolute().parents if parent.exists())
     return (
-        f"What was written of it is removed again, and {shutil.disk_usage(there).free:,} bytes are "
-        f"free in {os.fspath(there)!r}. Make room and step again, or start a dataflow with a "
-        "root=... that has more"
+        f"The unfinished file is removed, and {shutil.disk_usage(folder).free:,} bytes are free in "
+        f"{os.fspath(folder)!r}. Make room and step again, or start a dataflow with a root=... "
+        "that has more"
     )
 
 
 def may_pass(error: DiffError) -> bool:
-    """Whether another try, perhaps on another machine, may not meet this error."""
+    """Whether another try, perhaps on another machine, may succeed."""
     if not isinstance(error, StorageError):
         return False
     cause = error.__cause__
