@@ -1,28 +1,30 @@
-"""The chain of commits of a store: numbered without gaps, each made once, by one writer at a time.
+"""The chain of commits of a store: numbered without gaps, each created once, by one writer.
 
 ::
 
-    a name of the chain is never free again:  create(N + 1) = True  =>  N + 1 was not committed yet
-    append returns commit N     =>  every later `latest` of anybody is N or a later one
-    append raises a DiffError   =>  the chain is as it was, and stays so; after an
-                                    `UnknownOutcomeError`, or damage there, that is not known
+    create(N + 1) = True       =>  N + 1 was never committed: a used name is never free again
 
-**Writers.** Who opens a store for writing appends a commit of the next epoch, with the same state.
-Whoever wrote before finds its next number taken, and is fenced for good. Of an answer that is lost,
-the nonce of what is there tells whose it is; where nothing is there, the same bytes are sent again,
-so that it does not matter which of the requests arrives.
+    append returns commit N    =>  every later `latest`, of any process, is N or a later commit
 
-**Retirement.** A commit that is retired leaves a tombstone, or its payload if others need that.
-Were tombstones just deleted, a writer that slept since could create an old number anew and take it
-for a commit. So a floor is made first, below which no number counts, and who creates looks at the
-floor again afterwards::
+    append raises a DiffError  =>  the chain did not change, and will not; after an
+                                   `UnknownOutcomeError`, or damage there, that is not known
 
-    a number below the floor is there as a commit  =>  it never was one
+**Writers.** A process that opens a store for writing appends a commit of the next epoch, with the
+same state. The previous writer then cannot create its next number, and is fenced for good. After a
+lost answer, the nonce of the object under the name identifies its writer. If there is no object,
+the same bytes are sent again, so it does not matter which of the requests arrives.
 
-Commits are created and, when they are retired, replaced; nothing is ever compared and updated.
+**Retirement.** A retired commit leaves a tombstone, or its payload if other commits need that. If
+tombstones were just deleted, a writer that slept meanwhile could create an old number again, and
+take it for a commit. So a floor is created first, and numbers below it do not count. After each
+creation of a commit, its writer reads the floor again::
 
-Readers, the writer and retirement are one class: each is right only by what the others do to the
-listing, the floor and the hint, and apart they would have to be read side by side all the same.
+    an object of a commit exists below the floor  =>  its number was never committed
+
+Commits are created and, at their retirement, replaced. No object is ever compared and updated.
+
+Readers, the writer and retirement are one class. Each is correct only by the actions of the others
+on the listing, the floor and the hint, so a reader of separate classes would need all three anyway.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ _logger = logging.getLogger("pyspark_diff")
 
 #: With more tombstones than this, those below a new floor are deleted.
 MOST_TOMBSTONES = 200
-#: The most commits that are asked for after the last one of a listing that may be late.
+#: The most commits that a process requests after the last one of a listing that may be late.
 _MOST_LATE = 1000
-#: How often something is tried again that another process, or the network, may have come between.
+#: The number of tries of an operation that another process, or the network, may interrupt.
 _TRIES = 5
 #: Seconds before the second try; it doubles.
 _PAUSE = 0.02
@@ -83,8 +85,8 @@ class Commits:
     Attributes
     ----------
     last : Commit or None
-        What this object committed last, if it has the store open for writing. Taking it over is
-        the commit point: it is set before `append` returns, and nothing can fail in between.
+        The last commit of this object, if it has the store open for writing. Its assignment is the
+        commit point: it happens before `append` returns, and no failure is possible in between.
 
     Examples
     --------
@@ -101,15 +103,15 @@ class Commits:
         self.objects = objects
         self.last: Commit | None = None
         self._store: str | None = None
-        #: The store that the hint is of, which may have come from another one.
+        #: The identity of the store in the hint, which may be a copy from another store.
         self._hinted = ""
-        #: The commit that told which store it is.
-        self._told_by = -1
-        #: What was sent, and of which it is not known whether it is there.
+        #: The commit from which this object read the identity of the store.
+        self._identified_by = -1
+        #: A commit with its bytes that were sent, if it is not known whether they arrived.
         self._in_doubt: tuple[Commit, list[bytes | memoryview]] | None = None
-        #: The nonces of attempts that were told to have failed.
+        #: The nonces of attempts that the caller knows as failed.
         self._failed: set[str] = set()
-        #: Why this object may not write any more, and what it will never find out.
+        #: The reason why this object may not write any more, and an outcome that stays unknown.
         self._fenced: str | None = None
         self._never_known: str | None = None
 
@@ -119,7 +121,7 @@ class Commits:
         return self._writing().number + 1
 
     def exists(self) -> bool:
-        """Whether there is a store at the root, or what is left of one."""
+        """Whether the root has a store, or the rest of one."""
         return bool(self._numbers() or self._floor() or self._hint() >= 0)
 
     def make(
@@ -130,18 +132,18 @@ class Commits:
         files: Mapping[str, FileInfo] | None = None,
         token: str | None = None,
     ) -> Commit:
-        """Make a store where there is none: its commit 0, of epoch 1.
+        """Create a store at an empty root: its commit 0, of epoch 1.
 
-        What a process left behind that was killed while it made one is no hindrance. Files of
-        others are: a `StorageError` names some, and nothing is touched.
+        Files of a process that was killed during a creation are no obstacle. For other files a
+        `StorageError` names some of them, and no file changes.
         """
-        self._refuse_what_is_there()
+        self._refuse_other_files()
         self.objects.probe()
         commit = Commit(
             0, 1, secrets.token_hex(16), "", secrets.token_hex(16), _now(), token,
             dict(files or {}), (), segments_of(payload), state,
         )
-        self._put(commit, payload)
+        self._create(commit, payload)
         self._hint_at(commit)
         return commit
 
@@ -157,19 +159,19 @@ class Commits:
         Raises
         ------
         DamagedStateError
-            Where it cannot be told to be the last, or is not whole. It is never an earlier one
-            because that one could be read.
+            If the objects do not show which commit is the last, or if that commit is not whole. An
+            earlier commit is never returned in its place, even if it can be read.
         """
         for tries in range(_TRIES):
-            # In this order: what is hinted at is there by the time of the listing, and what is
-            # below the floor may have gone since.
+            # The order matters: the commit of the hint exists before the listing, and commits below
+            # the floor may have been deleted after it.
             hint = self._hint()
             sizes = self._numbers(hint)
             floor = self._floor()
             try:
                 return self._last_of(hint, sizes, floor)
             except (DamagedStateError, FileNotFoundError) as error:
-                # A listing may be torn by who writes or retires at the same time.
+                # A concurrent writer or retirement may make the listing inconsistent.
                 if tries == _TRIES - 1:
                     if isinstance(error, DamagedStateError):
                         raise
@@ -182,34 +184,35 @@ class Commits:
         if self._store is None:
             self._learn_store(number)
         try:
-            found = self._decoded(number)
+            content = self._decoded(number)
         except FileNotFoundError:
-            found = None
-        if isinstance(found, Commit) and number >= self._floor():
-            return found
-        there = self.numbers()
-        if found is None and there and self._floor() <= number <= max(there[-1], self._hint()):
+            content = None
+        if isinstance(content, Commit) and number >= self._floor():
+            return content
+        readable = self.numbers()
+        last = max(readable[-1], self._hint()) if readable else -1
+        if content is None and readable and self._floor() <= number <= last:
             raise self._lost(f"{name_of(number)!r} is gone")
-        if not there:
-            self.latest()  # the last commit always stays, so something is wrong: that is said
+        if not readable:
+            self.latest()  # the last commit is never retired, so this raises the damage
         raise NotReadableError(
-            f"there is no commit {number} in {self.objects.root!r} any more, or not yet: those "
-            f"that can be read are {_ranges(there) or 'none'}. Read one of them; how many are "
-            "kept is set by the retention of the store"
+            f"there is no commit {number} in {self.objects.root!r} any more, or not yet. The "
+            f"commits that can be read are {_ranges(readable) or 'none'}. Read one of them; the "
+            "retention of the store sets how many it keeps"
         )
 
     def read_all(self, numbers: Iterable[int]) -> dict[int, Commit]:
-        """Those of some commits that nobody retires meanwhile."""
-        found = {}
+        """The commits of some numbers, without those that are retired meanwhile."""
+        commits = {}
         for number in numbers:
             try:
-                found[number] = self.read(number)
+                commits[number] = self.read(number)
             except NotReadableError:
                 pass
-        return found
+        return commits
 
     def segment_bytes(self, number: int, segment: Segment) -> bytes:
-        """A segment of a commit, or of one whose payload is still used, as it was written."""
+        """The verified bytes of a segment of a commit, or of a retired one with a used payload."""
         name = name_of(number)
         try:
             data = self.objects.read_range(name, segment.offset, segment.length)
@@ -217,17 +220,17 @@ class Commits:
             raise self._lost(f"{name!r} is gone") from None
         if len(data) != segment.length or zlib.crc32(data) != segment.checksum:
             raise DamagedStateError(
-                f"{self.objects.root}/{name}: {segment.length:,} bytes at {segment.offset:,} are "
-                "not as they were written, or not there. Nothing of them was used. Put the object "
-                "back from a copy of the store, or start a new one"
+                f"{self.objects.root}/{name} is damaged: its {segment.length:,} bytes at "
+                f"{segment.offset:,} have changed, or are missing. None of them were used. Put the "
+                "object back from a copy of the store, or start a new store"
             )
         return data
 
     def open_for_writing(self) -> Commit:
-        """Take the store over: the next commit, of a new epoch, with the state of the last one.
+        """Take the store over: append a commit of a new epoch, with the state of the last commit.
 
-        Every writer before is fenced. Where several open at once, each of them wins over those
-        before it, and the last goes on.
+        This fences every previous writer. If several processes open the store at once, each fences
+        the ones before it, and the last one continues.
         """
         self.objects.probe()
         for tries in range(_TRIES):
@@ -240,7 +243,7 @@ class Commits:
             )
             self._fenced = self._never_known = None
             try:
-                self._put(commit, ())
+                self._create(commit, ())
             except ConcurrentWriteError:
                 if tries == _TRIES - 1:
                     raise
@@ -258,15 +261,15 @@ class Commits:
         uses: Iterable[int],
         token: str | None = None,
     ) -> Commit:
-        """Commit: the state, with its payload, the files and the older payloads it stands on.
+        """Commit a state with its payload, and the files and older payloads that it needs.
 
         Raises
         ------
         ConcurrentWriteError
-            Another writer has the store. Nothing was committed, and nothing will be.
+            Another writer has the store. The state was not committed, and never will be.
         UnknownOutcomeError
-            The store could not be reached to see whether the commit is there. Nothing more is
-            committed until `settle` has found out.
+            A failure of the store hides whether it has the commit. Further commits are refused
+            until `settle` has determined that.
         """
         last = self._writing()
         self._refuse_doubt()
@@ -276,17 +279,17 @@ class Commits:
             last.number + 1, last.epoch, secrets.token_hex(16), last.nonce, last.store, _now(),
             token, dict(files), tuple(sorted(set(uses))), segments_of(payload), state,
         )
-        self._put(commit, payload)
+        self._create(commit, payload)
         self._hint_at(commit)
         return commit
 
     def settle(self) -> Commit | None:
-        """Find out whether the commit that is in doubt is there.
+        """Determine whether the commit in doubt is in the store.
 
-        Returns it if it is; None if it is not and never will be: a commit with the state of the one
-        before then has its number, so that a request that is still under way comes to nothing.
-        Without a doubt that is None. As long as the store cannot be reached, the error says so; and
-        if others have committed and retired so much since that it cannot be told any more.
+        Returns the commit if it is. Returns None if it is not and never will be: then a commit with
+        the previous state has its number, so that a request still under way has no effect. Without
+        a commit in doubt it returns None, too. An error says that the store cannot be reached, or
+        that others have committed and retired so much meanwhile that the outcome is lost.
         """
         if self._never_known is not None:
             raise UnknownOutcomeError(self._never_known)
@@ -298,7 +301,7 @@ class Commits:
             used = {before.number} if before.segments else set()
             empty = replace(
                 before, number=commit.number, previous=before.nonce, written=_now(), token=None,
-                # The same each time, should this one be in doubt as well.
+                # The same nonce in each call, as this commit may end up in doubt, too.
                 nonce=blake2b(commit.nonce.encode(), digest_size=16).hexdigest(), segments=(),
                 uses=tuple(sorted({*before.uses, *used})),
             )
@@ -308,17 +311,17 @@ class Commits:
         try:
             self._send(empty, parts, commit, doubtful=True)
         except ConcurrentWriteError:
-            return None  # the next append says so
+            return None  # the next append raises it
         return commit if self.last is not None and self.last.nonce == commit.nonce else None
 
     def retire(
         self, before: int, *, keep: Collection[int] = (), collapse: bool = True
     ) -> list[int]:
-        """Retire all commits below a number but some; the last commit always stays.
+        """Retire all commits below a number except some; the last commit always stays.
 
-        A tombstone, or the payload if one that stays uses it, takes the place of each. It may be
-        ended anywhere and done again. Returns the numbers that were retired. Where tombstones have
-        become many, those below the oldest commit go, which `collapse` does by itself.
+        A tombstone replaces each commit, or its payload does if a staying commit uses it. A call
+        may be interrupted anywhere and repeated. Returns the retired numbers. If there are many
+        tombstones, those below the oldest commit are deleted; `collapse` does only that.
         """
         last = self.latest()
         before = min(before, last.number)
@@ -333,7 +336,7 @@ class Commits:
         for number, size in sorted(sizes.items()):
             whole = _is_commit(size)
             if number in staying or number > last.number or whole and number < floor:
-                continue  # below the floor it never was a commit: who made it removes it
+                continue  # below the floor it never was a commit: its writer removes it
             if number not in used and not manifest.is_tombstone(size):
                 self._replace(number, used=False)
             elif whole:
@@ -345,7 +348,7 @@ class Commits:
         return retired
 
     def collapse(self) -> None:
-        """Delete tombstones when there are many: those below a floor that is made before."""
+        """If there are many tombstones, create a new floor and delete those below it."""
         sizes = self._numbers()
         floor = self._floor()
         gone = [n for n, size in sizes.items() if manifest.is_tombstone(size)]
@@ -354,12 +357,12 @@ class Commits:
             self.objects.create(f"floor/{least:016d}", [b""])
             floor = least
         self.objects.delete([name_of(n) for n in gone if n < floor])
-        # The one before stays for who is reading the listing now.
+        # The previous floor stays for concurrent readers of the listing.
         older = sorted(self._floors())[:-2]
         self.objects.delete([f"floor/{n:016d}" for n in older])
 
-    def _put(self, commit: Commit, payload: Payload) -> None:
-        """Create the object of a commit, and be sure of it; `last` is it then."""
+    def _create(self, commit: Commit, payload: Payload) -> None:
+        """Create the object of a commit, verify that it is there, and set `last` to it."""
         self._send(commit, manifest.encode(commit, payload))
 
     def _send(
@@ -370,10 +373,10 @@ class Commits:
         *,
         doubtful: bool = False,
     ) -> None:
-        """Create an object until it is known to be there, or another one in its place.
+        """Try to create an object until it, or another object under its name, is known to be there.
 
-        Where the attempt that is in doubt turns up instead, that is committed. It is `doubtful`
-        whether something like it was there already once some attempt has had no answer.
+        If the name has the attempt in doubt instead, that attempt is the commit. After an attempt
+        without an answer it is `doubtful` whether the name was free before the next attempt.
         """
         name = name_of(commit.number)
         if also is None:
@@ -383,29 +386,29 @@ class Commits:
             if tries:
                 time.sleep(_PAUSE * 2**tries)
             try:
-                made = self.objects.create(name, parts)
+                created = self.objects.create(name, parts)
             except UnknownOutcomeError as error:
                 reason = error
                 doubtful = True
-                made = False
+                created = False
             except StorageError as error:
                 if not doubtful:
-                    # Refused at once, so that it is certain.
+                    # The store refused the first attempt, so there is no doubt.
                     self._in_doubt = None
                     self._failed.add(commit.nonce)
                     raise
                 reason = error
                 continue
             try:
-                found = commit if made else self._decoded(commit.number)
-                if not made and found.nonce in (commit.nonce, also and also.nonce):
+                stored = commit if created else self._decoded(commit.number)
+                if not created and stored.nonce in (commit.nonce, also and also.nonce):
                     self.objects.secure(name)
-                self._judge(commit, found, also, doubtful)
+                self._judge(commit, stored, also, doubtful)
                 return
             except (DamagedStateError, UnknownOutcomeError):
                 raise
             except FileNotFoundError as error:
-                # Nothing is there: the same bytes again, and it does not matter which arrive.
+                # There is no object: send the same bytes again. Either request may arrive.
                 reason = reason or error
                 doubtful = True
             except StorageError as error:
@@ -413,15 +416,15 @@ class Commits:
                 doubtful = True
         raise UnknownOutcomeError(
             f"it is not known whether commit {commit.number} is in {self.objects.root!r}: "
-            f"{reason}. Nothing more is committed until that is settled; when the store can be "
-            "reached, opening it again gives what is there"
+            f"{reason}. Further commits are refused until that is settled. Open the store again "
+            "when it can be reached"
         ) from reason
 
     def _judge(
-        self, commit: Commit, found: Commit | Retired, also: Commit | None, doubtful: bool
+        self, commit: Commit, stored: Commit | Retired, also: Commit | None, doubtful: bool
     ) -> None:
-        """What it means that this was found under the name of a commit of ours."""
-        won = next((mine for mine in (commit, also) if mine and mine.nonce == found.nonce), None)
+        """Decide the outcome of a commit from the object that the store has under its name."""
+        won = next((mine for mine in (commit, also) if mine and mine.nonce == stored.nonce), None)
         passed = commit.number < self._floor()
         if won is not None and passed and self._is_late(won):
             try:
@@ -430,133 +433,139 @@ class Commits:
                 pass  # it never counts
             won = None
         if won is not None:
-            self._store, self._told_by = won.store, won.number
-            # One assignment: what comes after may fail without a harm.
+            self._store, self._identified_by = won.store, won.number
+            # A single assignment is the commit point: later failures do no harm.
             self.last = won
             self._in_doubt = None
             self._failed.clear()
             return
-        if found.nonce in self._failed:
+        if stored.nonce in self._failed:
             raise UnknownOutcomeError(
-                f"commit {commit.number} of {self.objects.root!r} is there, of an attempt that was "
-                "told to have failed. Open the store again to go on from it"
+                f"commit {commit.number} of {self.objects.root!r} exists, although its attempt was "
+                "reported as failed. Open the store again to continue from it"
             )
         try:
             theirs = self.latest().epoch
         except StorageError:
-            theirs = found.epoch
+            theirs = stored.epoch
         self._fenced = (
-            f"commit {commit.number} of {self.objects.root!r} was not made: this writer, of epoch "
-            f"{commit.epoch}, has lost the store to one of epoch {theirs}. Nothing of it was "
-            "written. If both are meant to write, open it again and repeat; else end this one"
+            f"commit {commit.number} of {self.objects.root!r} was not made: a writer of epoch "
+            f"{theirs} has taken the store over from this writer, of epoch {commit.epoch}. Nothing "
+            "of the commit was written. If both are meant to write, open the store again and "
+            "repeat; otherwise end this writer"
         )
         self._in_doubt = None
         if passed and doubtful:
             self._never_known = (
-                f"whether commit {commit.number} was in {self.objects.root!r} cannot be told any "
-                f"more: a writer of epoch {theirs} has the store now, and has retired that number. "
-                "Open the store again, and see whether what it was to commit is there"
+                f"it will not be known whether commit {commit.number} was in "
+                f"{self.objects.root!r}: a writer of epoch {theirs} has the store now, and has "
+                "retired that number. Open the store again, and check whether it has the changes "
+                "of that commit"
             )
             raise UnknownOutcomeError(self._never_known)
         raise ConcurrentWriteError(self._fenced)
 
     def _is_late(self, commit: Commit) -> bool:
-        """Whether a commit below the floor was made after its number had been retired.
+        """Whether a commit below the floor was created after the retirement of its number.
 
-        Those that were there in time were retired before the floor was made.
+        An earlier commit was retired before the creation of the floor.
         """
         try:
-            found = self._decoded(commit.number)
+            stored = self._decoded(commit.number)
         except FileNotFoundError:
             return False
-        return isinstance(found, Commit) and found.nonce == commit.nonce
+        return isinstance(stored, Commit) and stored.nonce == commit.nonce
 
     def _last_of(self, hint: int, sizes: Mapping[int, int], floor: int) -> Commit:
         chain = sorted(n for n in sizes if n >= floor)
         if not chain and hint < 0 and not floor:
             raise StorageError(
-                f"there is no store in {self.objects.root!r}. See that this is the root that it "
-                "was made with"
+                f"there is no store in {self.objects.root!r}. Check that the store was made with "
+                "this root"
             )
         last = chain[-1] if chain else -1
         missing = next((n for at, n in enumerate(chain) if n != floor + at), None)
         if missing is not None or not chain:
             gap = floor + next((at for at, n in enumerate(chain) if n != floor + at), 0)
-            raise self._lost(f"commit {gap} is missing, and {last if chain else 'none'} is there")
+            raise self._lost(
+                f"commit {gap} is missing, and the last commit is {last if chain else 'none'}"
+            )
         if hint > last and self._hinted == self._decoded(last).store:
-            raise self._lost(f"commit {hint} was made, and {last} is the last that is there")
+            raise self._lost(f"commit {hint} was made, and the last commit there is {last}")
         if not _is_commit(sizes[last]):
             raise self._lost(f"commit {last}, the last, is cut short, or was retired")
-        found = self._decoded(last)
-        if not isinstance(found, Commit):
+        newest = self._decoded(last)
+        if not isinstance(newest, Commit):
             raise self._lost(f"commit {last}, the last, was retired")
-        if last > floor and self._decoded(last - 1).nonce != found.previous:
+        if last > floor and self._decoded(last - 1).nonce != newest.previous:
             raise self._lost(f"commit {last} does not follow from the commit {last - 1} there")
-        return found
+        return newest
 
-    def _lost(self, what: str) -> DamagedStateError:
+    def _lost(self, damage: str) -> DamagedStateError:
         return DamagedStateError(
-            f"the store {self.objects.root!r} is damaged: {what}. An earlier commit is not taken "
-            "for the last. Put the folder of commits back from a copy of the store, or start a new "
-            "one"
+            f"the store {self.objects.root!r} is damaged: {damage}. An earlier commit is not used "
+            "as the last one. Put the folder of commits back from a copy of the store, or start a "
+            "new store"
         )
 
     def _decoded(self, number: int) -> Commit | Retired:
-        found = manifest.decode(self.objects.read(name_of(number)), number)
+        content = manifest.decode(self.objects.read(name_of(number)), number)
         if self._store is None:
-            self._store, self._told_by = found.store, number
-        elif found.store != self._store:
+            self._store, self._identified_by = content.store, number
+        elif content.store != self._store:
             raise self._lost(
-                f"{name_of(number)!r} is of another store than commit {self._told_by}"
+                f"{name_of(number)!r} is of another store than commit {self._identified_by}"
             )
-        return found
+        return content
 
     def _learn_store(self, number: int) -> None:
-        """Learn which store this is from the last commit but one that is to be read: that one may
-        have come from another store."""
+        """Read the identity of the store from the last commit other than the given one.
+
+        The given commit is about to be read, and may be a copy from another store.
+        """
         for other in sorted(self._numbers(), reverse=True):
             if other != number:
                 try:
                     self._decoded(other)
                     return
                 except (StorageError, FileNotFoundError):
-                    pass  # whoever needs it is told
+                    pass  # a reader of that commit gets the error
 
     def _replace(self, number: int, *, used: bool) -> None:
         name = name_of(number)
         try:
             data = self.objects.read(name)
         except FileNotFoundError:
-            return  # another vacuum was quicker
-        found = manifest.decode(data, number)
-        if used and isinstance(found, Commit):
-            self.objects.replace(name, manifest.payload_of(found, data))
+            return  # another vacuum was faster
+        content = manifest.decode(data, number)
+        if used and isinstance(content, Commit):
+            self.objects.replace(name, manifest.payload_of(content, data))
         elif not used:
-            self.objects.replace(name, manifest.tombstone_of(found))
+            self.objects.replace(name, manifest.tombstone_of(content))
 
-    def _refuse_what_is_there(self) -> None:
+    def _refuse_other_files(self) -> None:
         root = self.objects.root
         if self.exists():
             raise StorageError(
-                f"there is a store in {root!r} already; open it instead of making it"
+                f"there is a store in {root!r} already. Open it instead of making it"
             )
         foreign = self.objects.foreign()
-        # A stream may have put rows there for a store that is to come.
+        # A stream may have put rows there for a future store.
         inside = sorted(
-            found.name for folder in FOLDERS if folder != INBOX
-            for found in self.objects.names(folder)
+            listed.name for folder in FOLDERS if folder != INBOX
+            for listed in self.objects.names(folder)
         )
         if foreign or inside:
-            there = ", ".join(foreign + inside[:5])
+            names = ", ".join(foreign + inside[:5])
             raise StorageError(
-                f"{root!r} is not empty, and is no store: {there} and perhaps more are there. Give "
-                "a folder of its own, or an empty one; nothing was touched"
+                f"{root!r} is not empty, and is no store: it has {names}, and perhaps more. "
+                "Nothing was changed there. Pass a folder of its own, or an empty one"
             )
 
     def _writing(self) -> Commit:
         if self.last is None:
             raise StorageError(
-                f"the store {self.objects.root!r} is not open for writing; call open_for_writing"
+                f"the store {self.objects.root!r} is not open for writing. Call open_for_writing"
             )
         return self.last
 
@@ -564,23 +573,23 @@ class Commits:
         if self._in_doubt is not None:
             raise UnknownOutcomeError(
                 f"it is not known whether commit {self._in_doubt[0].number} is in "
-                f"{self.objects.root!r}, so nothing more is committed; settle that first, or open "
-                "the store again"
+                f"{self.objects.root!r}, so further commits are refused. Settle that first, or "
+                "open the store again"
             )
 
     def _numbers(self, hint: int = -1) -> dict[int, int]:
         """The lengths of all objects of commits, by their numbers."""
         sizes = {
-            number: found.size
-            for found in self.objects.names("commits")
-            if (number := number_in(found.name)) is not None
+            number: listed.size
+            for listed in self.objects.names("commits")
+            if (number := number_in(listed.name)) is not None
         }
         return sizes if self.objects.lists_all else self._completed(sizes, hint)
 
     def _completed(self, listed: Mapping[int, int], hint: int) -> dict[int, int]:
-        """Add the commits that a late listing lacks, each of which is asked for by its name.
+        """Add the commits that a late listing lacks, with a request for each name.
 
-        Numbers have no gaps, so the search ends at the first one that is not there.
+        Numbers have no gaps, so the search ends at the first missing number.
         """
         known = [*listed, hint, -1 if self.last is None else self.last.number]
         top = max(max(known), 0)
@@ -606,24 +615,24 @@ class Commits:
         return True
 
     def _floors(self) -> list[int]:
-        found = (_FLOOR.fullmatch(found.name) for found in self.objects.names("floor"))
-        return [int(match[1]) for match in found if match]
+        matches = (_FLOOR.fullmatch(listed.name) for listed in self.objects.names("floor"))
+        return [int(match[1]) for match in matches if match]
 
     def _floor(self) -> int:
         return max(self._floors(), default=0)
 
     def _hint(self) -> int:
-        """The last commit that anybody noted; -1 if there is no note that can be read."""
-        for _ in range(2):  # it may be read while it is written over
+        """The number of the last commit in the hint; -1 without a readable hint."""
+        for _ in range(2):  # a writer may overwrite it during the first read
             try:
-                found = _HINT.fullmatch(self.objects.read(HEAD))
+                match = _HINT.fullmatch(self.objects.read(HEAD))
             except FileNotFoundError:
                 return -1
-            if found is not None and int(found[3], 16) == zlib.crc32(found[0][:-10]):
-                self._hinted = found[2].decode()
-                return int(found[1])
+            if match is not None and int(match[3], 16) == zlib.crc32(match[0][:-10]):
+                self._hinted = match[2].decode()
+                return int(match[1])
         _logger.warning(
-            "%s/%s, a hint at the last commit, is damaged; it is written anew with the next",
+            "%s/%s, a hint at the last commit, is damaged; the next commit writes it again",
             self.objects.root, HEAD,
         )
         return -1
@@ -633,8 +642,8 @@ class Commits:
         try:
             self.objects.replace(HEAD, text + b" %08x\n" % zlib.crc32(text), lasting=False)
         except StorageError as error:
-            # The commit is there; without the note only the loss of the last one is not seen.
-            _logger.warning("commit %d is there, its note is not: %s", commit.number, error)
+            # The commit is there. Without the hint only a loss of the last commit goes undetected.
+            _logger.warning("commit %d is there, its hint is not: %s", commit.number, error)
 
 
 def _is_commit(size: int) -> bool:
@@ -646,7 +655,7 @@ def _now() -> datetime:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in a few words.
+    """Numbers as text, with a range for adjacent numbers.
 
     Examples
     --------

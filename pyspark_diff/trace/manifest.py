@@ -1,21 +1,21 @@
-"""The bytes of a commit: what it is made of, written so that no damage and no lie goes unnoticed.
+"""The bytes of a commit, in a format that makes damage and forged content detectable.
 
 ::
 
-    magic | segments | state | header (JSON) | footer (where the header is, its digest, magic)
+    magic | segments | state | header (JSON) | footer (offset of the header, its digest, magic)
 
     decode(b"".join(encode(commit, payload))) = commit
-    decode(data) is a commit  =>  its header is as it was written, and all that it says of places
-                                  and names lies inside of the object and of the store
+    decode(data) is a commit  =>  its header did not change, and its offsets and names lie inside
+                                  the object and the store
 
-A commit gives way to something smaller when it is retired; its name is never free again. What an
-object is, its length tells, so that a listing suffices, and its bytes must agree::
+A retired commit is replaced by a smaller object, and its name is never free again. The length of an
+object encodes its kind, so a listing suffices, and the bytes of the object must agree::
 
     length = 64         a tombstone
-    length % 64 = 32    the payload of a retired commit, which others still need
+    length % 64 = 32    the payload of a retired commit, which other commits still need
     length % 64 = 0     a commit
 
-A segment is at the same place before and after.
+A segment has the same offset before and after the retirement.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ import pyarrow as pa
 from pyspark_diff.errors import DamagedStateError, FormatError, StorageError
 from pyspark_diff.trace.objects import Part
 
-#: Raised when the meaning of the format changes.
+#: A change of the format's meaning increments it.
 FORMAT = 1
-#: What begins and ends an object of a commit.
+#: The first and the last bytes of an object of a commit.
 _MAGIC = b"\x89pd-cmt\n"
 _GONE_MAGIC = b"\x89pd-end\n"
 _ALIGNMENT = 64
-#: Place and length of the header, format, the header's digest, magic.
+#: Offset and length of the header, format, the header's digest, magic.
 _FOOTER = struct.Struct("<QQQ16s8s")
-#: Magic, format, epoch, number, store, nonce, a checksum of these.
+#: Magic, format, epoch, number, store, nonce, and the checksum of the previous fields.
 _GONE = struct.Struct("<8sIQQ16s16sI")
 TOMBSTONE_BYTES = _GONE.size
-#: What no commit of ours comes near, and a hostile one must not get past.
+#: Limits far above the values of real commits, which a hostile commit must not exceed.
 _MOST_HEADER = 1 << 28
 _MOST_NUMBER = 10**16 - 1
 _MOST_TOKEN = 4096
@@ -55,8 +55,7 @@ _MOST_TOKEN = 4096
 _COMMIT, _PAYLOAD = "commit", "payload"
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"commits/(\d{16})\.commit")
-#: A batch file: its epoch and folder, its bucket or so, the checksum of its bytes and how many they
-#: are.
+#: A batch file: its epoch and folder, its name such as a bucket, its checksum and its length.
 DATA_FILE = re.compile(
     r"data/e(\d{4,9})-[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}-[0-9a-f]{12}\.durable/"
     r"([A-Za-z0-9][A-Za-z0-9-]{0,99})-crc([0-9a-f]{8})-(\d{1,15})\.arrow"
@@ -67,7 +66,7 @@ Payload = Sequence[Union[bytes, memoryview, pa.Buffer]]
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a commit's payload: where in the object it begins, its bytes, their CRC-32."""
+    """A part of a commit's payload: its offset in the object, its length, its CRC-32."""
 
     offset: int
     length: int
@@ -76,7 +75,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What a commit says of a batch file: its bytes, its rows, the sum of their diffs."""
+    """A commit's entry for a batch file: its length in bytes, its rows, the sum of their diffs."""
 
     length: int
     rows: int
@@ -90,23 +89,24 @@ class Commit:
     Attributes
     ----------
     number : int
-        Its place in the chain, from 0, without gaps.
+        Its position in the chain, from 0, without gaps.
     epoch : int
-        Raised by each writer that opens the store.
+        Incremented by each writer that opens the store.
     nonce, previous, store : str
-        Its own identity, that of the commit before it ("" for the first), that of the store.
+        Its own identity, the identity of the commit before it ("" for the first) and that of the
+        store.
     written : datetime
-        When, in UTC, by the writer's clock.
+        The time of writing, in UTC, by the writer's clock.
     token : str or None
-        What the user wanted to find again.
+        A text by which the user can identify the commit.
     files : mapping
-        The batch files that it stands on, by their names in the store.
+        The batch files that it needs, by their names in the store.
     uses : tuple of int
-        The older commits of which it needs segments.
+        The older commits whose segments it needs.
     segments : tuple of Segment
         Its own payload.
     state : bytes
-        What the engine has to know; opaque here.
+        The state of the engine, opaque here.
     """
 
     number: int
@@ -124,13 +124,13 @@ class Commit:
 
 @dataclass(frozen=True)
 class Retired:
-    """What stands in the place of a commit that was retired."""
+    """The object that replaces a retired commit."""
 
     number: int
     epoch: int
     nonce: str
     store: str
-    #: What others still need of it.
+    #: The payload that other commits still need.
     segments: tuple[Segment, ...] = ()
 
 
@@ -146,13 +146,13 @@ def name_of(number: int) -> str:
 
 
 def number_in(name: str) -> int | None:
-    """The number in the name of a commit's object; None if it is no such name."""
-    found = _NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    """The number in the name of a commit's object; None for other names."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def segments_of(payload: Payload) -> tuple[Segment, ...]:
-    """Where the parts of a payload will lie in the object of its commit, before there is one.
+    """The segments that the parts of a payload will have in the object of a new commit.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def segments_of(payload: Payload) -> tuple[Segment, ...]:
 
 
 def encode(commit: Commit, payload: Payload) -> list[Part]:
-    """The bytes of a commit, in parts; its segments are those of the payload."""
+    """The bytes of a commit, in parts. Its segments must be those of the payload."""
     parts, offset = _with_payload(commit.segments, payload)
     end = offset + len(commit.state)
     header = _header_of(commit, _COMMIT) | {
@@ -187,14 +187,14 @@ def encode(commit: Commit, payload: Payload) -> list[Part]:
         ]
     except ValueError as error:
         raise StorageError(
-            f"{name_of(commit.number)!r} could not be read again, so it is not written: {error}"
+            f"{name_of(commit.number)!r} could not be read again, and was not written: {error}"
         ) from None
     text = f'{_json(header)[:-1]},"files":{{{",".join(files)}}}}}'
     return [*parts, commit.state, *_ending(text, end, 0)]
 
 
 def tombstone_of(commit: Commit | Retired) -> bytes:
-    """What takes the place of a commit that nobody needs."""
+    """The bytes that replace a retired commit without a used payload."""
     plain = _GONE.pack(
         _GONE_MAGIC, FORMAT, commit.epoch, commit.number, bytes.fromhex(commit.store),
         bytes.fromhex(commit.nonce), 0,
@@ -203,7 +203,7 @@ def tombstone_of(commit: Commit | Retired) -> bytes:
 
 
 def payload_of(commit: Commit, data: bytes) -> bytes:
-    """What takes the place of a commit of which only the payload is needed."""
+    """The bytes that replace a retired commit whose payload is still used."""
     end = max((s.offset + s.length for s in commit.segments), default=_ALIGNMENT)
     return b"".join([
         data[:end], *_ending(_json(_header_of(commit, _PAYLOAD)), end, _ALIGNMENT // 2)
@@ -211,7 +211,7 @@ def payload_of(commit: Commit, data: bytes) -> bytes:
 
 
 def is_tombstone(size: int) -> bool:
-    """Whether an object of this length is no more than a tombstone."""
+    """Whether an object of this length is a tombstone."""
     return size == TOMBSTONE_BYTES
 
 
@@ -221,14 +221,14 @@ def is_payload(size: int) -> bool:
 
 
 def decode(data: bytes, number: int) -> Commit | Retired:
-    """The commit of a number, or what is left of it, from the bytes of its object.
+    """Decode the object of a commit, or of a retired commit.
 
     Raises
     ------
     DamagedStateError
-        The bytes are not as they were written, or they are of another number.
+        The bytes have changed, or they are of another number.
     FormatError
-        They were written by another version of the library.
+        Another version of the library wrote them.
     """
     name = name_of(number)
     if is_tombstone(len(data)):
@@ -244,7 +244,7 @@ def decode(data: bytes, number: int) -> Commit | Retired:
         raise _damaged(name, f"its header of {length:,} bytes at {start:,} does not fit into it")
     text = data[start:end]
     if _digest(text) != digest:
-        raise _damaged(name, "its header is not as it was written")
+        raise _damaged(name, "its header has changed")
     header = _parsed(name, text)
     kind = header.get("kind")
     if is_payload(len(data)) != (kind == _PAYLOAD) or len(data) % (_ALIGNMENT // 2):
@@ -258,7 +258,7 @@ def decode(data: bytes, number: int) -> Commit | Retired:
     offset, size, checksum = _triple(header["state"], "state")
     state = data[offset:offset + size]
     if zlib.crc32(state) != checksum:
-        raise _damaged(name, "its state is not as it was written")
+        raise _damaged(name, "its state has changed")
     return replace(fields, state=state)
 
 
@@ -289,17 +289,17 @@ def _json(header: Mapping[str, object]) -> str:
 
 @lru_cache(maxsize=1 << 15)
 def _file_text(name: str, epoch: int, length: int, rows: int, diffs: int) -> str:
-    """A file in a header. From one commit to the next nearly all are the same."""
+    """The JSON of a file in a header. Nearly all files are the same from one commit to the next."""
     _file(name, [length, rows, diffs], epoch)
     return f"{json.dumps(name)}:[{length},{rows},{diffs}]"
 
 
 def _ending(header: str, start: int, remainder: int) -> list[bytes]:
-    """Header and footer, such that the length of the whole tells what it is."""
+    """Header and footer, padded so that the length of the object encodes its kind."""
     text = header.encode()
     text += b" " * ((remainder - start - len(text) - _FOOTER.size) % _ALIGNMENT)
     if (start + len(text) + _FOOTER.size) == TOMBSTONE_BYTES:
-        raise AssertionError("no header is as short as that")
+        raise AssertionError("no header is so short")
     return [text, _FOOTER.pack(start, len(text), FORMAT, _digest(text), _MAGIC)]
 
 
@@ -310,7 +310,7 @@ def _decode_tombstone(data: bytes, number: int) -> Retired:
         raise _damaged(name, "it is neither a commit nor the tombstone of one")
     _check_version(name, version)
     if zlib.crc32(data[:-4]) != checksum:
-        raise _damaged(name, "its tombstone is not as it was written")
+        raise _damaged(name, "its tombstone has changed")
     if inside != number:
         raise _damaged(name, f"it is the tombstone of commit {inside}")
     return Retired(number, epoch, nonce.hex(), store.hex())
@@ -323,7 +323,7 @@ def _check_version(name: str, version: int) -> None:
             f"to {FORMAT}. Open the store with the version that wrote it, or a newer one"
         )
     if version != FORMAT:
-        raise _damaged(name, f"it names {version} as its format, and there was none before 1")
+        raise _damaged(name, f"its format is {version}, and the first format was 1")
 
 
 def _parsed(name: str, text: bytes) -> dict[str, object]:
@@ -337,10 +337,10 @@ def _parsed(name: str, text: bytes) -> dict[str, object]:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice")
-    return found
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return fields
 
 
 def _no_constant(text: str) -> object:
@@ -348,7 +348,7 @@ def _no_constant(text: str) -> object:
 
 
 def _fields(header: Mapping[str, object], end: int, number: int) -> Commit | Retired:
-    """What a header says, or a `ValueError` that says what is wrong with it."""
+    """The content of a header. A `ValueError` describes its first fault."""
     kind = header.get("kind")
     known = {"kind", "number", "epoch", "nonce", "store", "segments"}
     if kind == _COMMIT:
@@ -403,21 +403,21 @@ def _files(value: object, epoch: int) -> Mapping[str, FileInfo]:
 
 
 def _file(name: str, item: object, epoch: int) -> FileInfo:
-    found = DATA_FILE.fullmatch(name)
-    if found is None or ".." in name:
+    match = DATA_FILE.fullmatch(name)
+    if match is None or ".." in name:
         raise ValueError(f"{name[:200]!r} is no name of a batch file")
     if not (isinstance(item, list) and len(item) == 3 and type(item[2]) is int):
-        raise ValueError(f"what it says of {name!r} is no length, rows and sum of diffs")
+        raise ValueError(f"its entry for {name!r} is no length, rows and sum of diffs")
     length = _whole(item[0], "length of a file", 1 << 60)
     rows = _whole(item[1], "rows of a file", 1 << 60)
-    if length != int(found[4]) or int(found[1]) > epoch or abs(item[2]) >= 1 << 128:
-        raise ValueError(f"what it says of {name!r} does not agree with that name")
+    if length != int(match[4]) or int(match[1]) > epoch or abs(item[2]) >= 1 << 128:
+        raise ValueError(f"its entry for {name!r} does not agree with that name")
     return FileInfo(length, rows, item[2])
 
 
 def _uses(value: object, number: int) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise ValueError("its list of commits that it uses is none")
+        raise ValueError("the commits that it uses are no list")
     uses = tuple(_whole(item, "number of a commit that it uses", _MOST_NUMBER) for item in value)
     if list(uses) != sorted(set(uses)) or any(used >= number for used in uses):
         raise ValueError(f"the commits that it uses are not in order, or not before {number}")
@@ -431,7 +431,7 @@ def _moment(value: object) -> datetime:
             return moment.astimezone(timezone.utc)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError("its time of writing is none")
+    raise ValueError("its time of writing is no time with a zone")
 
 
 def _triple(value: object, what: str) -> tuple[int, int, int]:
@@ -468,5 +468,5 @@ def _aligned(offset: int) -> int:
 def _damaged(name: str, what: str) -> DamagedStateError:
     return DamagedStateError(
         f"{name!r} is damaged: {what}. Nothing of it was used. Put it back from a copy of the "
-        "store, or start a new one"
+        "store, or start a new store"
     )
