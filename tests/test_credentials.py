@@ -51,7 +51,7 @@ def test_what_is_no_url_of_an_object_store(url):
 
 
 def test_credentials_are_a_function():
-    with pytest.raises(StorageError, match="of type dict. Give a function"):
+    with pytest.raises(StorageError, match="of type dict. Pass a function"):
         set_credentials("s3://bucket", keys())
 
 

@@ -167,14 +167,14 @@ def test_a_task_gets_the_mount_and_no_client(there):
 
 def test_an_option_of_a_bucket_is_refused(there, root):
     set_credentials(VOLUME, there.client, region="eu-central-1")
-    with pytest.raises(StorageError, match="'region', and a volume knows only mount"):
+    with pytest.raises(StorageError, match="'region', and a volume has only the option mount"):
         objects_at(root)
 
 
 def test_a_service_that_looks_first_and_writes_then_is_refused(there, root):
     objects = objects_at(root)
     there.racy = True
-    with pytest.raises(StorageError, match="requests at once have created one file"):
+    with pytest.raises(StorageError, match="concurrent requests have created one file"):
         objects.probe()
     there.racy = False
     objects.probe()
@@ -290,7 +290,7 @@ def test_a_second_writer_fences_the_first(spark, there, root):
     first = Dataflow.open(root, program, spark=spark, buckets=2, runner="local")
     second = Dataflow.open(root, program, spark=spark, buckets=2, runner="local")
     first.session("people").upsert([("a", 1)])
-    with pytest.raises(ConcurrentWriteError, match="has lost the store"):
+    with pytest.raises(ConcurrentWriteError, match="has taken the store over"):
         first.advance_to(1)
     second.session("people").upsert([("b", 1)])
     second.advance_to(1)

@@ -28,9 +28,9 @@ class Access:
     provider : callable or None
         Returns the credentials; None for those of the environment.
     options : mapping of str to str
-        Settings of the client, such as the region and the endpoint.
+        Settings of the client, such as the region.
     number : int
-        Of the call that set them, from 1; tasks have those of the driver.
+        The number of the call that set them; tasks have those of the driver.
     """
 
     provider: Callable[[], Mapping[str, Any]] | None
@@ -47,31 +47,32 @@ def set_credentials(
 ) -> None:
     """Set the credentials of all stores and inboxes below a URL, for this process and its tasks.
 
-    Without a call, each client takes its credentials from the environment. Call it before the
-    store is opened. A later call for the same URL replaces the credentials for stores that are
-    opened afterwards; without a provider and options it removes them.
+    Without a call, each client takes its credentials from the environment. Call it before opening
+    the store. A later call for the same URL replaces the credentials for stores that are opened
+    afterwards; without a provider and options it removes them.
 
     Parameters
     ----------
     url : str
-        Of a bucket or a folder in it, such as ``s3://bucket/folder``. The longest URL that a
-        store lies below counts. Or the path of a volume, ``/Volumes/catalog/schema/volume``.
+        The URL of a bucket or a folder in it, such as ``s3://bucket/folder``. For a store, the
+        longest such prefix of its URL counts. Or the path of a volume,
+        ``/Volumes/catalog/schema/volume``.
     provider : callable, optional
-        Takes no argument, and returns the credentials as a dict. It is called when they are first
-        needed, and again when their ``expires_at`` has come. Any `credential provider of obstore
-        <https://developmentseed.org/obstore/latest/authentication/>`_ will do, for example
+        Takes no argument, and returns the credentials as a dict. The client calls it at the first
+        use, and again when their ``expires_at`` has passed. Any `credential provider of obstore
+        <https://developmentseed.org/obstore/latest/authentication/>`_ works, for example
         ``obstore.auth.boto3.Boto3CredentialProvider()``. Spark's tasks get a copy. For a volume
-        it returns a ``databricks.sdk.WorkspaceClient``, such as the class itself, and tasks get
-        none: they read and write the volume by path.
+        it returns a ``databricks.sdk.WorkspaceClient``, such as the class itself. Tasks get none:
+        they read and write the volume by path.
     **options : str
-        Settings of obstore's client, such as ``region`` and ``endpoint``, before those of the
-        environment. Of a volume only ``mount``, the folder in which all machines have the volumes
-        if it is not ``/Volumes``.
+        Settings of obstore's client, such as ``region`` and ``endpoint``, which override those of
+        the environment. A volume only has ``mount``, the folder in which all machines have the
+        volumes if it is not ``/Volumes``.
 
     Raises
     ------
     StorageError
-        If the URL is none of an object store.
+        If the URL is not one of an object store.
 
     Examples
     --------
@@ -88,11 +89,11 @@ def set_credentials(
     ):
         raise StorageError(
             f"credentials were set for {redacted(str(url))!r}, which is no URL of an object store. "
-            "Give one such as s3://bucket/folder, without a password and a query"
+            "Pass a URL such as s3://bucket/folder, without a password and a query"
         )
     if provider is not None and not callable(provider):
         raise StorageError(
-            f"the credentials for {url!r} are of type {type(provider).__name__}. Give a function "
+            f"the credentials for {url!r} are of type {type(provider).__name__}. Pass a function "
             "that returns them, so that they can be renewed"
         )
     prefix = volume or url.rstrip("/")
@@ -103,7 +104,7 @@ def set_credentials(
 
 
 def access_of(url: str) -> Access:
-    """How to open a URL.
+    """The settings for opening a URL.
 
     Examples
     --------
@@ -119,35 +120,35 @@ def access_of(url: str) -> Access:
 
 
 def sent(factory: _Factory) -> _Factory:
-    """A function that makes functions for tasks: these know the credentials of this process."""
+    """Wrap a factory of task functions, so that the tasks know the credentials of this process."""
 
     @functools.wraps(factory)
-    def make(*given: Any, **more: Any) -> Callable[..., Any]:
-        return with_credentials(factory(*given, **more))
+    def make(*arguments: Any, **options: Any) -> Callable[..., Any]:
+        return with_credentials(factory(*arguments, **options))
 
     return make  # type: ignore[return-value]
 
 
 def with_credentials(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for tasks that know the credentials of this process."""
+    """Wrap a task function, so that the tasks know the credentials of this process."""
     if not _registered:
         return function
-    # A client of a workspace holds locks, and tasks of serverless compute have no network.
+    # A client of a workspace has locks, and tasks of serverless compute have no network.
     accesses = {
         url: replace(access, provider=None) if volume_url(url) else access
         for url, access in _registered.items()
     }
 
-    def run(*given: Any) -> Any:
+    def run(*arguments: Any) -> Any:
         adopt(accesses)
-        return function(*given)
+        return function(*arguments)
 
     return run
 
 
 def adopt(accesses: Mapping[str, Access]) -> None:
-    """Take the credentials of the driver."""
-    # A function of this module: a task gets copies of all else that its own function mentions.
+    """Use the credentials of the driver in this process."""
+    # It must be a function of this module: a task gets copies of other objects of its function.
     for url, access in accesses.items():
         known = _registered.get(url)
         # On the driver itself, the client of a workspace stays.

@@ -2,8 +2,9 @@
 
     create(name, parts) = True  =>  the file and all folders above it are on the disk
 
-An object is written beside its name, synced, linked to its name, which fails where the name is
-taken, and the folder is synced. No symbolic link is followed below the root.
+An object is written under a scratch name next to its final name, and synced. Then it is linked to
+its final name, which fails if the name is taken, and the folder is synced. No symbolic link below
+the root is followed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pyspark_diff.trace.objects import (
     PROBE,
     SCRATCH,
     SEGMENT,
-    Found,
+    ListedObject,
     Objects,
     Part,
     checked,
@@ -41,18 +42,18 @@ UNSUPPORTED = frozenset({
     errno.EINVAL, errno.ENODEV, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP,
     errno.EPERM, errno.ESPIPE,
 })
-#: What a file system says that has no links.
+#: The errors of file systems without hard links.
 _NO_LINKS = frozenset({
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.ESPIPE
 })
-#: What the operating system takes at once.
+#: The maximum number of buffers in one call of the operating system.
 _MOST_PARTS = 512
-#: The folders that are kept open; all others come and go.
+#: The folders that stay open; all others may be removed at any time.
 _KEPT_OPEN = frozenset({"", "commits", "floor", "readers"})
 
 
 class LocalObjects(Objects):
-    """Objects as files of a folder, which is made with the first of them.
+    """Objects as files of a folder, which the first object creates.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class LocalObjects(Objects):
                 return False
             except OSError as error:
                 if _is_same(folder, scratch, base):
-                    pass  # it was done, and only the answer was lost
+                    pass  # the link was created, and only the answer was lost
                 elif error.errno not in _NO_LINKS:
                     raise
                 else:
@@ -85,7 +86,7 @@ class LocalObjects(Objects):
                         "system, or in an object store"
                     ) from error
             finally:
-                # It may not fail now: what has its name is there.
+                # A failure must not pass on from here: the object exists under its name.
                 _discard(folder, scratch)
             self._sync_name(folder, name)
         return True
@@ -110,7 +111,7 @@ class LocalObjects(Objects):
                 self._sync_name(folder, name)
 
     def probe(self) -> None:
-        """See that a second create is refused, and that an object can be replaced."""
+        """Check that a second create is refused, and that an object can be replaced."""
         super().probe()
         name = f"{PROBE}{secrets.token_hex(8)}"
         try:
@@ -131,22 +132,22 @@ class LocalObjects(Objects):
         with self._explained(checked(name)), self._opened(name) as file:
             return _read(file, offset, length)
 
-    def names(self, folder: str) -> list[Found]:
-        return [found for found in self._walk(folder) if not found.name.endswith(SCRATCH)]
+    def names(self, folder: str) -> list[ListedObject]:
+        return [file for file in self._walk(folder) if not file.name.endswith(SCRATCH)]
 
-    def leftovers(self) -> list[Found]:
-        inside = [found for folder in FOLDERS for found in self._walk(folder)]
-        beside = [
-            found for found in self._walk("", deep=False)
-            if found.name.startswith((PROBE, f"{HEAD}."))
+    def leftovers(self) -> list[ListedObject]:
+        inside = [file for folder in FOLDERS for file in self._walk(folder)]
+        top = [
+            file for file in self._walk("", deep=False)
+            if file.name.startswith((PROBE, f"{HEAD}."))
         ]
-        return [found for found in inside if found.name.endswith(SCRATCH)] + beside
+        return [file for file in inside if file.name.endswith(SCRATCH)] + top
 
     def delete(self, names: Iterable[str]) -> None:
         touched = set()
         for name in names:
             try:
-                with self._explained(checked(name)), self._within(name) as (folder, base):
+                with self._explained(checked(name)), self._parent(name) as (folder, base):
                     os.unlink(base, dir_fd=folder)
             except FileNotFoundError:
                 continue
@@ -155,7 +156,7 @@ class LocalObjects(Objects):
             try:
                 os.rmdir(os.path.join(self.root, folder_name))
             except OSError:
-                pass  # there is more in it
+                pass  # it has other files
 
     def locate(self, name: str) -> str:
         path = os.path.join(self.root, checked(name))
@@ -190,31 +191,31 @@ class LocalObjects(Objects):
     def remove_empty(self, folder: str, before: float) -> None:
         with self._explained(checked(folder)):
             try:
-                found = list(os.scandir(os.path.join(self.root, folder)))
+                entries = list(os.scandir(os.path.join(self.root, folder)))
             except FileNotFoundError:
                 return
-            for entry in found:
+            for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     try:
                         if entry.stat(follow_symlinks=False).st_mtime < before:
                             os.rmdir(entry.path)
                     except OSError:
-                        pass  # there is something in it, or somebody else has removed it
+                        pass  # it has files, or another process has removed it
 
-    def _walk(self, folder: str, *, deep: bool = True) -> list[Found]:
-        """All files in a folder; what is a link, or has a name that we never give, is not ours."""
-        found = []
+    def _walk(self, folder: str, *, deep: bool = True) -> list[ListedObject]:
+        """All files in a folder, without links and names that no object of a store has."""
+        files = []
         waiting = [checked(folder) if folder else ""]
         while waiting:
-            within = waiting.pop()
-            with self._explained(within):
+            parent = waiting.pop()
+            with self._explained(parent):
                 try:
-                    descriptor = self._open_folder(within)
+                    descriptor = self._open_folder(parent)
                 except FileNotFoundError:
                     continue
                 try:
                     for entry in os.scandir(descriptor):
-                        name = f"{within}/{entry.name}" if within else entry.name
+                        name = f"{parent}/{entry.name}" if parent else entry.name
                         if not SEGMENT.fullmatch(entry.name):
                             continue
                         if entry.is_dir(follow_symlinks=False):
@@ -225,10 +226,10 @@ class LocalObjects(Objects):
                                 status = entry.stat(follow_symlinks=False)
                             except FileNotFoundError:
                                 continue
-                            found.append(Found(name, status.st_size, status.st_mtime))
+                            files.append(ListedObject(name, status.st_size, status.st_mtime))
                 finally:
                     os.close(descriptor)
-        return found
+        return files
 
     def _write_scratch(
         self, folder: int, base: str, parts: Sequence[Part], *, sync: bool
@@ -254,13 +255,13 @@ class LocalObjects(Objects):
             _sync(folder)
         except OSError as error:
             raise UnknownOutcomeError(
-                f"{os.path.join(self.root, name)!r} was written, but whether it would outlive a "
-                f"crash is not known: {os.strerror(error.errno or 0)}"
+                f"{os.path.join(self.root, name)!r} was written, but it is not known whether it "
+                f"would outlive a crash: {os.strerror(error.errno or 0)}"
             ) from error
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
-        with self._within(name) as (folder, base):
+        with self._parent(name) as (folder, base):
             # A pipe of this name would wait for a writer.
             file = os.open(
                 base, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
@@ -274,17 +275,17 @@ class LocalObjects(Objects):
 
     @contextmanager
     def _making(self, name: str) -> Iterator[tuple[int, str]]:
-        """The folder of an object that is to be written, which is made where there is none."""
+        """Open the folder of a new object, after creating the folder if it does not exist."""
         with self._explained(checked(name), writes=True):
-            with self._within(name, make=True) as found:
-                yield found
+            with self._parent(name, make=True) as parent:
+                yield parent
 
     @contextmanager
-    def _within(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The folder of an object, open, and what the object is called in it."""
+    def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The open folder of an object, and the name of the object in it."""
         folder, _, base = name.rpartition("/")
         if folder in _KEPT_OPEN:
-            yield self._kept(folder, make), base
+            yield self._stays_open(folder, make), base
             return
         descriptor = self._open_folder(folder, make=make)
         try:
@@ -292,8 +293,8 @@ class LocalObjects(Objects):
         finally:
             os.close(descriptor)
 
-    def _kept(self, folder: str, make: bool) -> int:
-        """A folder that stays open, as long as it is the one of that name."""
+    def _stays_open(self, folder: str, make: bool) -> int:
+        """A folder that stays open, after a check that no other folder has its name now."""
         path = os.path.join(self.root, folder)
         with self._lock:
             known = self._open.get(folder)
@@ -334,7 +335,7 @@ class LocalObjects(Objects):
                     try:
                         os.mkdir(part, dir_fd=above)
                     except FileExistsError:
-                        pass  # somebody else was quicker
+                        pass  # another process was faster
                     _sync(above)
                     descriptor = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
             finally:
@@ -343,7 +344,8 @@ class LocalObjects(Objects):
 
     @contextmanager
     def _explained(self, name: str, *, writes: bool = False) -> Iterator[None]:
-        """What the system says, as an error of ours; that there is no such object passes."""
+        """Turn errors of the system into errors of the library; a missing object is no error here.
+        """
         try:
             yield
         except DiffError:
@@ -356,18 +358,18 @@ class LocalObjects(Objects):
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(
                 os.path.dirname(path)
             ):
-                reason = "A symbolic link stands in the place of a folder, and is not followed"
+                reason = "It is a symbolic link in the place of a folder, and is not followed"
             raise StorageError(f"{path!r}: {reason}. {self._remedy(error.errno)}") from error
 
     def _remedy(self, code: int | None) -> str:
         if code not in (errno.ENOSPC, errno.EDQUOT):
-            return "The store has to be in a folder that can be written to"
-        there = self.root
-        while not os.path.exists(there):
-            there = os.path.dirname(there)
+            return "The store must be in a folder that can be written to"
+        folder = self.root
+        while not os.path.exists(folder):
+            folder = os.path.dirname(folder)
         return (
-            f"{shutil.disk_usage(there).free:,} bytes are free in {there!r}, and what is committed "
-            "is as it was. Make room and do it again"
+            f"{shutil.disk_usage(folder).free:,} bytes are free in {folder!r}, and no commit has "
+            "changed. Make room and repeat the operation"
         )
 
 
@@ -378,7 +380,7 @@ def _close(opened: dict[str, tuple[int, tuple[int, int]]]) -> None:
 
 
 def _make_lasting(path: str) -> None:
-    """Make a folder and those above it, each of them synced into the one that it is in."""
+    """Make a folder and its missing parents, and sync the parent of each."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -387,7 +389,7 @@ def _make_lasting(path: str) -> None:
         try:
             os.mkdir(folder)
         except FileExistsError:
-            pass  # somebody else was quicker
+            pass  # another process was faster
         above = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync(above)
@@ -396,7 +398,7 @@ def _make_lasting(path: str) -> None:
 
 
 def _is_same(folder: int, scratch: str, base: str) -> bool:
-    """Whether two names in a folder are of one file."""
+    """Whether two names in a folder refer to the same file."""
     try:
         first, second = (
             os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (scratch, base)
@@ -410,11 +412,11 @@ def _discard(folder: int, scratch: str) -> None:
     try:
         os.unlink(scratch, dir_fd=folder)
     except OSError:
-        pass  # vacuum finds it
+        pass  # a vacuum deletes it
 
 
 def _sync(file: int) -> None:
-    """Until it is on the disk itself, for which some systems have a call of their own."""
+    """Sync a file to the disk itself, for which some systems have a separate call."""
     if hasattr(fcntl, "F_FULLFSYNC"):
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
@@ -422,10 +424,11 @@ def _sync(file: int) -> None:
 
 
 def _overwritten(folder: int, base: str, data: bytes) -> bool:
-    """Write over a file of the same length, if there is one; a crash may leave either, or neither.
+    """Overwrite a file of the same length, if there is one.
 
-    A new file moved into its place is flushed first by some file systems: measured on ext4, half as
-    much as it costs to create one that is synced.
+    A crash may leave the old content, the new one, or neither. Some file systems flush a new file
+    before they move it into the place of another: on ext4, this took half the time of creating a
+    synced file.
     """
     try:
         file = os.open(base, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -444,7 +447,7 @@ def _overwritten(folder: int, base: str, data: bytes) -> bool:
 
 
 def _write(file: int, parts: Sequence[Part]) -> None:
-    """Write all parts, however much of them the system takes at once."""
+    """Write all parts, although the system may accept only some of the bytes at once."""
     waiting = [view for view in (memoryview(part).cast("B") for part in parts) if len(view)]
     waiting.reverse()
     while waiting:
@@ -456,9 +459,9 @@ def _write(file: int, parts: Sequence[Part]) -> None:
 
 
 def _whole(file: BinaryIO) -> mmap.mmap | bytes:
-    """The content of a file, mapped where that can be."""
+    """The content of a file, mapped if possible."""
     if not file.read(1):
-        return b""  # nothing can be mapped of it
+        return b""  # an empty file cannot be mapped
     try:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
@@ -471,7 +474,7 @@ def _whole(file: BinaryIO) -> mmap.mmap | bytes:
 def _read(file: int, offset: int, length: int) -> bytes:
     size = os.fstat(file).st_size
     if length >= MOST_BYTES < size:
-        raise StorageError(f"an object of {size:,} bytes, where {MOST_BYTES:,} are the most")
+        raise StorageError(f"an object has {size:,} bytes, and {MOST_BYTES:,} are the maximum")
     left = min(length, max(size - offset, 0))
     parts = []
     while left > 0:

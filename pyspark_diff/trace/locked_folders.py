@@ -1,8 +1,8 @@
-"""Private directories with a lock that lives as long as their owner.
+"""Private directories, each with a file that its owner locks while it lives.
 
-The next process that starts next to one removes the directory of a dead owner::
+The next process with the same parent directory removes the directories of dead owners::
 
-    a directory is removed  ==>  its lock names it as ours, is of this user, and is not held
+    a directory is removed  ==>  its lock file has our marker and is of this user, and is not locked
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def make_locked(folder: Path) -> tuple[str, int]:
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
-            # Without the marker nobody takes this directory for an orphan, not even a machine where
-            # the same folder can be locked; what a killed process leaves there stays.
-        # Whole and locked before it has its name: nobody takes this directory for an orphan.
-        # Without a rename there is no such lock, and the directory of a killed process stays.
+            # Without the marker no process takes this directory for an orphan, not even on a
+            # machine that can lock the same folder. The directory of a killed process stays.
+        # The file is whole and locked before it has its name, so no process takes this directory
+        # for an orphan. Without a rename there is no lock, and the directory of a killed process
+        # stays.
         try:
             os.rename(scratch, os.path.join(root, "lock"))
         except OSError as error:
@@ -51,48 +52,48 @@ def make_locked(folder: Path) -> tuple[str, int]:
 
 
 def _marker(name: str) -> bytes:
-    """What the lock of a directory of this name holds, if this user made it by this module."""
+    """The content of the lock file of a directory of this name that this module made."""
     return f"pyspark_diff storage 1\n{name}\n{os.getuid()}\n".encode()
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove directories whose owner was killed: a lock of ours that can be taken has no owner."""
+    """Remove the directories of killed owners: their locks are free."""
     for name in os.listdir(folder):
         if name.startswith(PREFIX):
             try:
                 _remove_orphan(folder / name)
             except OSError:
-                pass  # it is somebody else's, or somebody lives in it
+                pass  # it is another user's, or its owner lives
 
 
 def _remove_orphan(root: Path) -> None:
-    """Remove a directory if it is ours and an orphan. No link is followed, wherever it stands."""
-    within = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    """Remove a directory if it is ours and an orphan, without following any link."""
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         # A pipe of this name would wait for a writer.
-        lock = os.open("lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
+        lock = os.open("lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
         try:
-            found = os.fstat(lock)
+            status = os.fstat(lock)
             marker = _marker(root.name)
-            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+            ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
             if ours and os.read(lock, len(marker) + 1) == marker:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_locked(root)
         finally:
             os.close(lock)
     finally:
-        os.close(within)
+        os.close(directory)
 
 
 def remove_locked(root: str | os.PathLike[str]) -> None:
-    """Remove a directory, its lock last: cut short, it is found and removed by the next."""
+    """Remove a directory, its lock last. After an interruption, the next process continues."""
     try:
-        with os.scandir(root) as found:
-            for entry in found:
+        with os.scandir(root) as entries:
+            for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry, ignore_errors=True)
                 elif entry.name != "lock":
                     os.unlink(entry)
     except OSError:
-        pass  # somebody else removes it too
+        pass  # another process removes it, too
     shutil.rmtree(root, ignore_errors=True)

@@ -1,13 +1,15 @@
-"""What a store is made of: objects below a root, in a folder or in a bucket, behind one door.
+"""The objects of a store, below a root in a folder or in a bucket, with a common interface.
 
-An object has a name within its root, ``folder/name``, and is whole or not there. What all that is
-durable stands on is one request::
+An object has a name within its root, ``folder/name``, and is either whole or absent. All durability
+is based on one request::
 
-    create(name, parts) = True   =>  the object was not there, and outlives a crash from now on
-    create(name, parts) = False  =>  the name is taken; what it holds is as it was
+    create(name, parts) = True   =>  the object did not exist, and outlives a crash from now on
 
-`False` says nothing of who took the name. A client that tries again when an answer is lost is told
-that its own object is there already, by S3 as by NFS: whoever creates reads back whose it is.
+    create(name, parts) = False  =>  the name is taken, and its object did not change
+
+`False` does not say who took the name. After a lost answer, a client tries again, and then S3 and
+NFS report that its own object exists already. So the caller of `create` reads the object to
+identify its writer.
 """
 
 from __future__ import annotations
@@ -24,28 +26,28 @@ from pyspark_diff.errors import StorageError
 
 Part = Union[bytes, memoryview]
 
-#: How the name of a file ends that is being written.
+#: The end of the name of an unfinished file.
 SCRATCH = ".tmp"
-#: A hint at the last commit, beside the folders.
+#: A hint at the last commit, next to the folders.
 HEAD = "head"
-#: No object that is read as a whole has more bytes.
+#: The maximum bytes of an object that is read as a whole.
 MOST_BYTES = 1 << 32
-#: The key that is created twice, to see that the second time is refused.
+#: The begin of the key that a probe creates twice, as the store must refuse the second request.
 PROBE = "probe-"
-#: Where others put what a dataflow is to take in.
+#: The folder to which streaming queries write the input of a dataflow.
 INBOX = "inbox"
-#: The folders of a store. What else lies below its root is somebody else's.
+#: The folders of a store. Other files below its root do not belong to the store.
 FOLDERS = ("commits", "data", "floor", INBOX, "readers")
 #: The folder in which Databricks mounts the volumes of Unity Catalog.
 VOLUMES = "/Volumes"
 _VOLUME = re.compile(r"(dbfs:)?/*(/Volumes/[^/]+/[^/]+/[^/]+(?:/[^/]+)*)/*")
-#: What the parts of names are that we give.
+#: The parts of names of a store's own objects.
 SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,254}")
 
 
 @dataclass(frozen=True)
-class Found:
-    """An object in a listing: its name within the root, its bytes, when it was written."""
+class ListedObject:
+    """An object in a listing: its name within the root, its length, its time of writing."""
 
     name: str
     size: int
@@ -56,76 +58,76 @@ class Objects(ABC):
     """The objects below one root."""
 
     root: str
-    #: Whether a listing has each object that was created before.
+    #: Whether a listing contains each object that was created before it.
     lists_all = False
 
     @abstractmethod
     def create(self, name: str, parts: Sequence[Part]) -> bool:
-        """Put an object where there is none, in one request.
+        """Create an object under a free name, in one request.
 
-        Returns True when it is there and durable, False where the name is taken. Where the answer
-        is lost that is an `UnknownOutcomeError`; after every other error the object is not there.
+        Returns True when the object is durable, and False if the name is taken. A lost answer
+        raises an `UnknownOutcomeError`; after every other error the object does not exist.
         """
 
     @abstractmethod
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
-        """Put an object whether there is one or not.
+        """Create an object, or replace the object of that name.
 
-        One that need not outlive a crash may also be damaged by it, and is quicker.
+        Without `lasting` it is faster, and a crash may lose or damage the object.
         """
 
     @abstractmethod
     def upload(self, name: str, path: str) -> None:
-        """Put a file where nothing else is ever put, durably, however large it is."""
+        """Create a durable object from a file of any size, under a name that only it ever has."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """All of an object. A `FileNotFoundError` where there is none."""
+        """The bytes of an object. A `FileNotFoundError` if it does not exist."""
 
     @abstractmethod
     def read_range(self, name: str, offset: int, length: int) -> bytes:
-        """A part of an object, shorter where it ends before."""
+        """A part of an object; it is shorter if the object ends before it."""
 
     @abstractmethod
-    def names(self, folder: str) -> list[Found]:
-        """What is in a folder and in those within it, in no order; "" for all below the root."""
+    def names(self, folder: str) -> list[ListedObject]:
+        """The objects in a folder and its subfolders, in no order; "" for all below the root."""
 
     @abstractmethod
-    def leftovers(self) -> list[Found]:
-        """What was being written when its process ended, or is written now."""
+    def leftovers(self) -> list[ListedObject]:
+        """Unfinished objects of running processes and of processes that have ended."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that are gone are no error."""
+        """Delete objects; a missing object is no error."""
 
     @abstractmethod
     def locate(self, name: str) -> str:
-        """Where an object is: an absolute path, or a URL."""
+        """The absolute path or the URL of an object."""
 
     def secure(self, name: str) -> None:
-        """Make durable an object that is there, and its folders, where `create` could not say so.
+        """Make an existing object and its folders durable, if `create` could not confirm that.
 
-        Also for files that were written where `locate` has said.
+        This also works for files that were written to the path of `locate`.
         """
 
     @abstractmethod
     def foreign(self) -> list[str]:
-        """Names right below the root that are none of a store, a few of them."""
+        """A few names directly below the root that do not belong to a store."""
 
     def remove_empty(self, folder: str, before: float) -> None:
-        """Remove folders in a folder that are empty and older than a time."""
+        """Remove the subfolders of a folder that are empty and older than a time."""
 
     def probe(self) -> None:
-        """See that a second create of one key is refused; a `StorageError` where it is not.
+        """Check that a second create of one key is refused; otherwise raise a `StorageError`.
 
-        Some mounted object stores write over what is there, and say that they have created it.
+        Some mounted object stores overwrite an existing object, and report that they created it.
         """
         name = f"{PROBE}{secrets.token_hex(8)}"
         try:
             if not self.create(name, [b"first"]) and self.read(name) != b"first":
                 raise StorageError(
-                    f"{self.root!r}: it says that a new key is taken, so commits cannot be told "
-                    "from those of others there. Keep the store somewhere else"
+                    f"{self.root!r} reports that a new key is taken. So a writer there cannot "
+                    "distinguish its commits from those of others. Keep the store somewhere else"
                 )
             if self.create(name, [b"second"]) or self.read(name) != b"first":
                 raise StorageError(
@@ -137,13 +139,13 @@ class Objects(ABC):
             try:
                 self.delete([name])
             except StorageError:
-                pass  # vacuum finds it
+                pass  # a vacuum deletes it
 
 
 def volume_url(path: str) -> str | None:
-    """The URL of a folder in a volume of Unity Catalog; None if a path leads to none.
+    """The URL of a folder in a volume of Unity Catalog; None for other paths.
 
-    On macOS, disks are mounted in the folder of this name. There a volume needs ``dbfs:``.
+    On macOS, the folder of this name has the mounted disks. There a volume needs ``dbfs:``.
 
     Examples
     --------
@@ -159,7 +161,7 @@ def volume_url(path: str) -> str | None:
 
 
 def redacted(text: str) -> str:
-    """A URL, or a text with URLs in it, without passwords and without queries, which may be keys.
+    """Remove passwords and queries, which may contain keys, from the URLs of a text.
 
     Examples
     --------
@@ -171,17 +173,17 @@ def redacted(text: str) -> str:
 
 
 def checked(name: str) -> str:
-    """A name of an object, if it can be one: relative, of plain characters, and nowhere else."""
+    """The name of an object, after a check that it is relative and has only plain characters."""
     if not (len(name) <= 1024 and all(map(SEGMENT.fullmatch, name.split("/")))):
         raise StorageError(
-            f"{name[:200]!r} is no name of an object: parts of letters, digits, '_', '.', '=' and "
-            "'-' between slashes, each beginning with a letter, a digit or '_'"
+            f"{name[:200]!r} is no name of an object. A name has parts between slashes. A part has "
+            "letters, digits, '_', '.', '=' and '-', and begins with a letter, a digit or '_'"
         )
     return name
 
 
 def foreign_among(names: Iterable[str]) -> list[str]:
-    """Names right below a root that are none of a store, a few of them."""
+    """A few names directly below a root that do not belong to a store."""
     return sorted(
         name for name in names
         if name not in (*FOLDERS, HEAD) and not name.startswith((PROBE, f"{HEAD}."))

@@ -1,8 +1,8 @@
 """Objects of a store in a bucket of an object store, by its own create-only requests.
 
-    an answer that is lost  =>  `UnknownOutcomeError`, never "it was not done"
+    a lost answer  =>  `UnknownOutcomeError`, never a report that the request failed
 
-What a provider says goes on without the keys and signatures that may be in it.
+Messages of a provider are passed on without the keys and signatures in them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_diff.trace.objects import (
     MOST_BYTES,
     PROBE,
     SEGMENT,
-    Found,
+    ListedObject,
     Objects,
     Part,
     checked,
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
-#: How often a request is made again whose answer is lost.
+#: The number of retries of a request after a lost answer.
 RETRIES = 5
-#: Options of the client that sends requests; the others are of a provider.
+#: Options of the client that sends requests; other options belong to a provider.
 CLIENT = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout",
     "user_agent",
@@ -48,24 +48,24 @@ _memories: dict[str, ObjectStore] = {}
 class RemoteObjects(Objects):
     """Objects in a bucket of an object store, or for tests in memory.
 
-    Credentials come from `set_credentials`, else from the environment, as those of each provider's
-    own tools do.
+    Credentials come from `set_credentials`, else from the environment, like those of each
+    provider's own tools.
 
     Parameters
     ----------
     url : str
         Such as ``s3://bucket/folder``, ``gs://bucket/folder``, ``az://container/folder``, or
-        ``memory://name``, which is gone with the process.
+        ``memory://name``, which ends with the process.
     """
 
     lists_all = True
 
     def __init__(self, url: str):
-        there = urlsplit(url)
-        if there.password is not None or there.query or there.fragment:
+        parts = urlsplit(url)
+        if parts.password is not None or parts.query or parts.fragment:
             raise StorageError(
-                f"the root {redacted(url)!r} came with a password or a query; give the URL "
-                "without, and credentials in the environment or with set_credentials"
+                f"the root {redacted(url)!r} came with a password or a query. Pass the URL "
+                "without them, and credentials in the environment or with set_credentials"
             )
         self.root = url.rstrip("/")
         try:
@@ -75,9 +75,9 @@ class RemoteObjects(Objects):
                 f"the root {self.root!r} needs obstore, which is not installed here: "
                 'pip install "pyspark_diff[remote]"'
             ) from error
-        if there.scheme.lower() == "memory":
-            self._prefix = there.path.strip("/") + "/" if there.path.strip("/") else ""
-            self._store = _memories.setdefault(there.netloc, obstore.store.MemoryStore())
+        if parts.scheme.lower() == "memory":
+            self._prefix = parts.path.strip("/") + "/" if parts.path.strip("/") else ""
+            self._store = _memories.setdefault(parts.netloc, obstore.store.MemoryStore())
             return
         self._prefix, access = "", access_of(self.root)
         client = {name: value for name, value in access.options.items() if name in CLIENT}
@@ -89,9 +89,9 @@ class RemoteObjects(Objects):
             self._store = open_store(
                 self.root, config=config or None, client_options=client or None,
                 credential_provider=access.provider,
-                # Timeouts are the client's own, 30 s: options here would disable those of the
-                # environment. A request that is made again may meet its own object:
-                # whoever creates reads back.
+                # The timeout is the client's own, 30 s: options here would disable those of the
+                # environment. A retry of a request may meet its own object: the caller of
+                # `create` reads the object to detect that.
                 retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=60)},
             )
 
@@ -117,17 +117,17 @@ class RemoteObjects(Objects):
         import obstore
 
         with self._explained(checked(name), writes=True):
-            # In parts where it is large; it is there when all of them are.
+            # A large object is sent in parts, and exists after the last part.
             obstore.put(self._store, self._prefix + name, Path(path))
 
     def read(self, name: str) -> bytes:
         import obstore
 
         with self._explained(checked(name)):
-            found = obstore.get(self._store, self._prefix + name)
-            if found.meta["size"] > MOST_BYTES:
-                raise StorageError(f"{self.locate(name)!r} has {found.meta['size']:,} bytes")
-            return bytes(found.bytes())
+            answer = obstore.get(self._store, self._prefix + name)
+            if answer.meta["size"] > MOST_BYTES:
+                raise StorageError(f"{self.locate(name)!r} has {answer.meta['size']:,} bytes")
+            return bytes(answer.bytes())
 
     def read_range(self, name: str, offset: int, length: int) -> bytes:
         import obstore
@@ -140,28 +140,28 @@ class RemoteObjects(Objects):
                         self._store, self._prefix + name, start=offset, length=length
                     ))
             except BaseError:
-                # A range behind the end is an error, of no class of its own.
+                # A range after the end is an error without a class of its own.
                 if offset < obstore.head(self._store, self._prefix + name)["size"]:
                     raise
         return b""
 
-    def names(self, folder: str) -> list[Found]:
+    def names(self, folder: str) -> list[ListedObject]:
         import obstore
 
         below = self._prefix + (checked(folder) + "/" if folder else "")
         with self._explained(folder):
             pages = obstore.list(self._store, below or None)
-            found = [self._found(entry) for page in pages for entry in page]
-        # What has a name that we never give is not ours.
-        return [item for item in found if all(map(SEGMENT.fullmatch, item.name.split("/")))]
+            items = [self._listed(entry) for page in pages for entry in page]
+        # Objects with names that a store never uses are not ours.
+        return [item for item in items if all(map(SEGMENT.fullmatch, item.name.split("/")))]
 
-    def leftovers(self) -> list[Found]:
-        # An object is there or not; only a key of a probe can stay behind.
-        return [found for found in self._top()[1] if found.name.startswith(PROBE)]
+    def leftovers(self) -> list[ListedObject]:
+        # No object is ever unfinished; only the key of a probe may remain.
+        return [item for item in self._top()[1] if item.name.startswith(PROBE)]
 
     def foreign(self) -> list[str]:
-        folders, found = self._top()
-        return foreign_among([*folders, *(item.name for item in found)])
+        folders, items = self._top()
+        return foreign_among([*folders, *(item.name for item in items)])
 
     def delete(self, names: Iterable[str]) -> None:
         import obstore
@@ -172,7 +172,7 @@ class RemoteObjects(Objects):
                 if waiting:
                     obstore.delete(self._store, waiting)
         except FileNotFoundError:
-            # Some stores say so, and have left the others.
+            # Some stores raise it for a missing object, and do not delete the others.
             for name in waiting:
                 try:
                     with self._explained(name):
@@ -183,24 +183,24 @@ class RemoteObjects(Objects):
     def locate(self, name: str) -> str:
         return f"{self.root}/{checked(name)}"
 
-    def _top(self) -> tuple[list[str], list[Found]]:
-        """The folders right below the root, and the objects there."""
+    def _top(self) -> tuple[list[str], list[ListedObject]]:
+        """The folders directly below the root, and the objects there."""
         import obstore
 
         with self._explained(""):
-            found = obstore.list_with_delimiter(self._store, self._prefix or None)
-        folders = [path.removeprefix(self._prefix) for path in found["common_prefixes"]]
-        return folders, [self._found(entry) for entry in found["objects"]]
+            listing = obstore.list_with_delimiter(self._store, self._prefix or None)
+        folders = [path.removeprefix(self._prefix) for path in listing["common_prefixes"]]
+        return folders, [self._listed(entry) for entry in listing["objects"]]
 
-    def _found(self, entry: ObjectMeta) -> Found:
-        return Found(
+    def _listed(self, entry: ObjectMeta) -> ListedObject:
+        return ListedObject(
             entry["path"].removeprefix(self._prefix), int(entry["size"]),
             entry["last_modified"].timestamp(),
         )
 
     @contextmanager
     def _explained(self, name: str, *, writes: bool = False) -> Iterator[None]:
-        """What the object store says, as an error of ours without keys or signatures in it."""
+        """Turn errors of the object store into errors of the library without keys or signatures."""
         from obstore import exceptions
 
         try:
@@ -214,15 +214,15 @@ class RemoteObjects(Objects):
             exceptions.InvalidPathError, exceptions.NotSupportedError,
             exceptions.UnknownConfigurationKeyError, ValueError,
         ) as error:
-            raise StorageError(self._told(name, error)) from None
+            raise StorageError(self._message(name, error)) from None
         except (exceptions.BaseError, OSError, TimeoutError) as error:
-            told = self._told(name, error)
-            raise (UnknownOutcomeError(told) if writes else StorageError(told)) from None
+            message = self._message(name, error)
+            raise (UnknownOutcomeError(message) if writes else StorageError(message)) from None
 
-    def _told(self, name: str, error: Exception) -> str:
-        # The first line; what follows is the client's own account, with headers and addresses.
+    def _message(self, name: str, error: Exception) -> str:
+        # Only the first line: the next lines are the client's report, with headers and addresses.
         reason = redacted(str(error).partition("\n")[0])[:500]
         return (
             f"{self.root}/{name}: {reason}. Credentials, region and endpoint come from "
-            "set_credentials, or from the environment; see that they are those of this root"
+            "set_credentials, or from the environment. Check that they are those of this root"
         )

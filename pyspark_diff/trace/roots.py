@@ -1,4 +1,4 @@
-"""Roots of stores: which kind of objects lies below a path or a URL."""
+"""Roots of stores: the kind of objects below a path or a URL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def objects_at(root: str | os.PathLike[str]) -> Objects:
     """
     if not isinstance(root, (str, os.PathLike)) or not os.fspath(root).strip():
         raise StorageError(
-            f"the root of a store is {root!r}; give the path of a folder, or a URL such as "
+            f"the root of a store is {root!r}. Pass the path of a folder, or a URL such as "
             "s3://bucket/folder"
         )
     path = os.fspath(root)
@@ -39,13 +39,13 @@ def objects_at(root: str | os.PathLike[str]) -> Objects:
     scheme = _SCHEME.match(path)
     if scheme is None:
         return LocalObjects(path)
-    there = urlsplit(path)
+    parts = urlsplit(path)
     if scheme[1].lower() in _REMOTE:
         return RemoteObjects(path)
-    if scheme[1].lower() != "file" or there.netloc not in ("", "localhost"):
+    if scheme[1].lower() != "file" or parts.netloc not in ("", "localhost"):
         raise StorageError(
-            f"the root of a store is {redacted(path)!r}; it can be the path of a folder, or a URL "
-            f"that begins with file:, dbfs:/Volumes/, "
+            f"the root of a store is {redacted(path)!r}. Pass the path of a folder, or a URL that "
+            f"begins with file:, dbfs:/Volumes/, "
             f"{', '.join(sorted(f'{name}://' for name in _REMOTE))}"
         )
-    return LocalObjects(unquote(there.path))
+    return LocalObjects(unquote(parts.path))

@@ -12,7 +12,7 @@ from pyspark_diff.trace.objects import redacted
 
 
 class _Operation(Enum):
-    """The value that the service expects, without an import of its client."""
+    """The operation that the service expects, without an import of its client."""
 
     READ_WRITE = "PATH_READ_WRITE"
 
@@ -20,13 +20,14 @@ class _Operation(Enum):
 class UnityCredentials:
     """Credentials that Unity Catalog issues for one path, for `set_credentials`.
 
-    Each lasts about an hour, and is renewed on the driver. A task gets the one of the moment when
-    its job is planned, so a single job has to end within that hour.
+    They last about an hour, and the driver renews them. A task gets the credentials that are
+    current when its job is planned, so a single job must end within that hour.
 
     Parameters
     ----------
     client : databricks.sdk.WorkspaceClient
-        Of the extra ``databricks``. Its user needs ``EXTERNAL USE LOCATION`` on the location.
+        A client from the extra ``databricks``. Its user needs ``EXTERNAL USE LOCATION`` on the
+        location.
     url : str
         The path of the store, such as ``s3://bucket/folder``.
 
@@ -47,33 +48,33 @@ class UnityCredentials:
         self._last: Mapping[str, Any] | None = None
 
     def __call__(self) -> Mapping[str, Any]:
-        """The credentials, as obstore takes them.
+        """The credentials in the form that obstore expects.
 
         Raises
         ------
         StorageError
-            If the service answers with credentials of no store that can be opened, or if those of
-            a task have expired.
+            If the service answers with credentials of an unsupported kind of store, or if the
+            credentials of a task have expired.
         """
         if self._client is None:
-            return self._kept()
+            return self._unexpired()
         answer = self._client.temporary_path_credentials.generate_temporary_path_credentials(
             self._url, _Operation.READ_WRITE)
-        self._last = _taken(answer, self._url)
+        self._last = _credentials_in(answer, self._url)
         return self._last
 
-    def _kept(self) -> Mapping[str, Any]:
+    def _unexpired(self) -> Mapping[str, Any]:
         assert self._last is not None
         if self._last["expires_at"] <= datetime.now(timezone.utc):
             raise StorageError(
-                f"the temporary credentials of {redacted(self._url)!r} have expired in a task, "
-                "which began when they were valid. Run the step again with more buckets, so that "
-                "its jobs are shorter"
+                f"the temporary credentials of {redacted(self._url)!r} have expired in a task that "
+                "began with valid ones. Run the step again with more buckets, so that its jobs are "
+                "shorter"
             )
         return self._last
 
     def __getstate__(self) -> dict[str, Any]:
-        # A client holds locks and the workspace's own token: tasks get temporary credentials alone.
+        # A client has locks and the workspace's own token: tasks get only temporary credentials.
         last = self._last if self._client is None else self()
         return {"_client": None, "_url": self._url, "_last": last}
 
@@ -81,7 +82,7 @@ class UnityCredentials:
         return f"UnityCredentials({redacted(self._url)!r})"
 
 
-def _taken(answer: Any, url: str) -> Mapping[str, Any]:
+def _credentials_in(answer: Any, url: str) -> Mapping[str, Any]:
     expires = datetime.fromtimestamp(answer.expiration_time / 1000, timezone.utc)
     s3 = answer.aws_temp_credentials or getattr(answer, "r2_temp_credentials", None)
     if s3 is not None:

@@ -1,10 +1,13 @@
 """Objects of a store in a volume of Unity Catalog.
 
-A volume has two ways in. The mount answers ENOSYS to rename, link and lock, and has neither append
-nor random writes. The Files API creates a file only if its name is free. So each has its part::
+A volume has two interfaces. The mount answers ENOSYS to rename, link and lock, and has neither
+append nor random writes. The Files API creates a file only if its name is free. So each is used for
+some requests::
 
     create, replace        by the Files API: create sends overwrite=false, and 409 is `False`
+
     data/                  by path, each file written from its begin to its end under its final name
+
     commits/ and the rest  read and listed by the Files API, which sees its own writes
 
 A machine without the mount uses the Files API for all. A process without a client, such as a task
@@ -34,7 +37,7 @@ from pyspark_diff.trace.objects import (
     PROBE,
     SEGMENT,
     VOLUMES,
-    Found,
+    ListedObject,
     Objects,
     Part,
     checked,
@@ -43,14 +46,14 @@ from pyspark_diff.trace.objects import (
     volume_url,
 )
 
-#: How many threads create one name at once when a store is opened.
+#: The number of threads that create one name at once when a store is opened.
 RACERS = 4
-#: The bytes of a new object that are read back.
+#: The maximum bytes of a new object that `create` reads back.
 _BEGIN = 1 << 16
-#: The bytes of a file that are copied together.
+#: The bytes of one piece of a copied file.
 _PIECE = 1 << 23
 _INSTALL = 'pip install "pyspark_diff[databricks]"'
-#: A path that the mount does not have, or has not yet.
+#: The errors for a path that the mount does not have, or does not have yet.
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -78,8 +81,8 @@ class VolumeObjects(Objects):
         unknown = sorted(set(access.options) - {"mount"})
         if unknown:
             raise StorageError(
-                f"the credentials for {url!r} have the option {unknown[0]!r}, and a volume knows "
-                "only mount. Leave it out, or set it on the client"
+                f"the credentials for {url!r} have the option {unknown[0]!r}, and a volume has "
+                "only the option mount. Leave it out, or set it on the client"
             )
         self._folder = "/" + url.partition(":///")[2]
         self._provider = access.provider
@@ -94,13 +97,13 @@ class VolumeObjects(Objects):
         with self._explained(checked(name), writes=True):
             if not self._send(name, io.BytesIO(data), overwrite=False):
                 return False
-            # No page of the service says that of two requests at once only one succeeds.
+            # The service's pages do not promise that only one of two concurrent requests succeeds.
             try:
                 return self._range(name, 0, _BEGIN) == data[:_BEGIN]
             except FileNotFoundError as error:
                 raise UnknownOutcomeError(
-                    f"{self.locate(name)!r} was created, and is not there. Open the store again "
-                    "when the volume can be read"
+                    f"{self.locate(name)!r} was created, and cannot be read yet. Open the store "
+                    "again when the volume can be read"
                 ) from error
 
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
@@ -125,12 +128,12 @@ class VolumeObjects(Objects):
                 lambda path: _read(path, offset, length),
             )
 
-    def names(self, folder: str) -> list[Found]:
+    def names(self, folder: str) -> list[ListedObject]:
         with self._explained(checked(folder) if folder else ""):
             return [item for item, is_folder in self._walk(folder) if not is_folder]
 
-    def leftovers(self) -> list[Found]:
-        # A file that was cut short has a name that no commit lists.
+    def leftovers(self) -> list[ListedObject]:
+        # An unfinished file has a name that no commit lists.
         return [item for item, _ in self._top() if item.name.startswith(PROBE)]
 
     def foreign(self) -> list[str]:
@@ -148,7 +151,7 @@ class VolumeObjects(Objects):
                         self._files("delete", name)
             folders.add(name.rpartition("/")[0])
         for folder in sorted(folder for folder in folders if folder.count("/")):
-            # More may be in it, and an empty folder does no harm.
+            # The folder may have other files, and an empty folder does no harm.
             with suppress(OSError, StorageError), self._explained(folder):
                 if self._by_path(folder):
                     os.rmdir(os.path.join(self._path, folder))
@@ -160,16 +163,16 @@ class VolumeObjects(Objects):
 
     def remove_empty(self, folder: str, before: float) -> None:
         if not self._by_path(f"{checked(folder)}/"):
-            return  # the Files API tells no time of a folder
+            return  # the Files API reports no time for a folder
         with self._explained(folder), suppress(*_ABSENT):
             for entry in os.scandir(os.path.join(self._path, folder)):
                 if entry.is_dir(follow_symlinks=False):
-                    with suppress(OSError):  # more is in it, or it is gone
+                    with suppress(OSError):  # it has files, or it is gone
                         if entry.stat(follow_symlinks=False).st_mtime < before:
                             os.rmdir(entry.path)
 
     def probe(self) -> None:
-        """See that a second create of one key is refused, also if both come at once."""
+        """Check that a second create of one key is refused, also for concurrent requests."""
         super().probe()
         name = f"{PROBE}{secrets.token_hex(8)}"
         contents = [b"%d" % number for number in range(RACERS)]
@@ -182,12 +185,12 @@ class VolumeObjects(Objects):
             with ThreadPoolExecutor(RACERS) as threads:
                 created = list(threads.map(send, contents))
             winners = [data for data, won in zip(contents, created) if won]
-            # The answer to the first may be lost, and then the client meets its own file.
+            # The answer to the first request may be lost, and then the client meets its own file.
             if len(winners) > 1 or winners and self.read(name) != winners[0]:
                 raise StorageError(
-                    f"{self.root!r}: {len(winners)} of {RACERS} requests at once have created one "
-                    "file, so two writers would overwrite each other's commits. Keep the store in "
-                    "an object store: s3://, gs:// or az://"
+                    f"{self.root!r}: {len(winners)} of {RACERS} concurrent requests have created "
+                    "one file, so two writers would overwrite each other's commits. Keep the store "
+                    "in an object store: s3://, gs:// or az://"
                 )
         finally:
             with suppress(StorageError):
@@ -200,9 +203,10 @@ class VolumeObjects(Objects):
     def _first(
         self, name: str, by_request: Callable[[str], bytes], by_path: Callable[[str], bytes]
     ) -> bytes:
-        """Read an object one way, and the other way if the first has no such object.
+        """Read an object by one interface, and by the other if the first does not have it.
 
-        Another machine's mount may learn of a new file late, so its absence is asked for again.
+        A mount may learn late of another machine's new file, so a second request checks its
+        absence.
         """
         path = os.path.join(self._path, name)
         # A file never changes under these names.
@@ -217,25 +221,25 @@ class VolumeObjects(Objects):
             return by_path(path)
         return by_request(name)
 
-    def _walk(self, folder: str, *, deep: bool = True) -> Iterator[tuple[Found, bool]]:
-        """The objects in a folder, and the folders, which have True."""
+    def _walk(self, folder: str, *, deep: bool = True) -> Iterator[tuple[ListedObject, bool]]:
+        """The objects and folders in a folder; folders have True."""
         waiting = [folder]
         while waiting:
             parent = waiting.pop()
             for item, is_folder in list(self._entries(parent)):
                 if SEGMENT.fullmatch(item.name.rpartition("/")[2]) is None:
-                    continue  # nothing of ours has such a name
+                    continue  # no object of a store has such a name
                 yield item, is_folder
                 if deep and is_folder:
                     waiting.append(item.name)
 
-    def _entries(self, folder: str) -> Iterator[tuple[Found, bool]]:
+    def _entries(self, folder: str) -> Iterator[tuple[ListedObject, bool]]:
         below = f"{folder}/" if folder else ""
         by_path = self._mounted and (below.startswith("data/") or self._client_or_none() is None)
         if not by_path:
             with suppress(FileNotFoundError):
                 for entry in self._files("list_directory_contents", folder):
-                    item = Found(
+                    item = ListedObject(
                         below + str(entry.name), int(entry.file_size or 0),
                         (entry.last_modified or 0) / 1000,
                     )
@@ -247,9 +251,9 @@ class VolumeObjects(Objects):
                     status = child.stat(follow_symlinks=False)
                     name = below + child.name
                     is_folder = child.is_dir(follow_symlinks=False)
-                    yield Found(name, status.st_size, status.st_mtime), is_folder
+                    yield ListedObject(name, status.st_size, status.st_mtime), is_folder
 
-    def _top(self) -> list[tuple[Found, bool]]:
+    def _top(self) -> list[tuple[ListedObject, bool]]:
         with self._explained(""):
             return list(self._walk("", deep=False))
 
@@ -282,7 +286,7 @@ class VolumeObjects(Objects):
             if (answer.content_length or 0) > MOST_BYTES:
                 raise StorageError(
                     f"{self.locate(name)!r} has {answer.content_length:,} bytes, and "
-                    f"{MOST_BYTES:,} are the most. Put it back from a copy of the store"
+                    f"{MOST_BYTES:,} are the maximum. Put it back from a copy of the store"
                 )
             return bytes(contents.read())
 
@@ -300,13 +304,13 @@ class VolumeObjects(Objects):
                 }, response_headers=["content-range"],
             )
         except DatabricksError as error:
-            # A range behind the end is an error, which has no class.
+            # A range after the end is an error without a class of its own.
             whole = self._files("get_metadata", name).content_length or 0
             if offset < whole:
                 raise error
             return b""
         with answer["contents"] as contents:
-            # A server may answer with all of it.
+            # A server may answer with the whole object.
             begin = 0 if answer.get("content-range") else offset
             return bytes(contents.read(begin + length)[begin:])
 
@@ -316,7 +320,8 @@ class VolumeObjects(Objects):
         from databricks.sdk.errors import NotFound
         from databricks.sdk.service.files import FilesAPI
 
-        # Its own class: the client's may send a large file in parts, and parts have other rules.
+        # Use the class itself: the client's method may send a large file in parts, and parts have
+        # other rules.
         call = getattr(FilesAPI, method)
         if method == "upload" and options.get("overwrite"):
             call = getattr(type(client.files), method)
@@ -355,7 +360,7 @@ class VolumeObjects(Objects):
 
     @contextmanager
     def _explained(self, name: str, *, writes: bool = False) -> Iterator[None]:
-        """Turn the errors of the service and the mount into errors of ours, without secrets."""
+        """Turn errors of the service and the mount into errors of the library, without secrets."""
         try:
             yield
         except DiffError:
@@ -389,9 +394,9 @@ def _client_by(provider: Callable[[], Any] | None) -> Any:
 
 
 def _is_definite(error: Exception) -> bool:
-    """Whether an error says that nothing has been written under the name."""
+    """Whether an error proves that no object was written under the name."""
     if isinstance(error, OSError) and error.errno:
-        return True  # of the mount: a file of data that no commit names yet
+        return True  # an error of the mount: no commit names the data file yet
     module = sys.modules.get("databricks.sdk.errors")
     return module is not None and isinstance(
         error, (module.BadRequest, module.PermissionDenied, module.Unauthenticated)
@@ -399,7 +404,7 @@ def _is_definite(error: Exception) -> bool:
 
 
 def _copy(source: Any, path: str) -> None:
-    """Write a file once, from its begin to its end, and see that it is whole."""
+    """Write a file once, from its begin to its end, and check that it is whole."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         with open(path, "wb", buffering=0) as file:
@@ -407,7 +412,7 @@ def _copy(source: Any, path: str) -> None:
             try:
                 os.fsync(file.fileno())
             except OSError as error:
-                # Without it, the mount sends the file when it is closed.
+                # Without fsync, the mount sends the file when it is closed.
                 if error.errno not in UNSUPPORTED:
                     raise
         size, length = os.path.getsize(path), os.fstat(source.fileno()).st_size
@@ -424,8 +429,8 @@ def _read(path: str, offset: int, length: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if length >= MOST_BYTES < size:
             raise StorageError(
-                f"{path!r} has {size:,} bytes, and {MOST_BYTES:,} are the most. Put it back from a "
-                "copy of the store"
+                f"{path!r} has {size:,} bytes, and {MOST_BYTES:,} are the maximum. Put it back "
+                "from a copy of the store"
             )
         if offset:
             file.seek(offset)
