@@ -30,7 +30,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.standing import standing
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.sources import inbox
-from pyspark_diff.trace.read_holds import standing as standing_holds
+from pyspark_diff.trace.read_holds import stored_holds
 from pyspark_diff.trace.roots import objects_at
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -111,7 +111,7 @@ def test_a_frame_reads_one_commit_however_the_store_goes_on(spark, store):
             flow.vacuum(dry_run=False, older_than=0)
         assert rows(frame) == {(1, "north", 10): 1} == rows(frame)
         assert read(spark, store).count() == 7
-        holds, _ = standing_holds(objects_at(store), 0.0)
+        holds, _ = stored_holds(objects_at(store), 0.0)
         assert {hold.commit for hold in holds} >= {1} and commit in (None, commit)
 
 

@@ -16,7 +16,7 @@ from pyspark_diff.sources import inbox
 from pyspark_diff.trace.inbox import (
     inbox_batches,
     offset_after,
-    put,
+    put_batch,
     put_file,
     remove_batches,
 )
@@ -29,7 +29,7 @@ def batch(root, query, number, *values, name="numbers", attempt="0" * 12):  # no
     objects = objects_at(root)
     rows = pa.RecordBatch.from_pydict({"n": list(values)})
     file = put_file(objects, name, query, number, attempt, 0, [rows])
-    return put(objects, name, query, number, NUMBERS, [file])
+    return put_batch(objects, name, query, number, NUMBERS, [file])
 
 
 def values(batches):
@@ -93,7 +93,7 @@ def test_what_is_damaged_is_refused(tmp_path):
     with open(file, "r+b") as out:
         out.seek(100)
         out.write(b"x")
-    with pytest.raises(DamagedStateError, match="not as it was written"):
+    with pytest.raises(DamagedStateError, match="its bytes have changed"):
         values(inbox_batches(tmp_path, "numbers"))
     os.unlink(file)
     with pytest.raises(DamagedStateError, match="missing"):
@@ -160,7 +160,7 @@ def test_updates_and_keys_from_an_inbox(spark, tmp_path):
     ]:
         columns = pa.RecordBatch.from_pydict(dict(zip(struct.names, map(list, zip(*rows)))))
         file = put_file(objects, name, "q", number, "0" * 12, 0, [columns])
-        put(objects, name, "q", number, struct, [file])
+        put_batch(objects, name, "q", number, struct, [file])
     with Dataflow(spark) as flow:
         changed = flow.source("changed", inbox(store, "x", diff="d")).keep()
         one = inbox(store, "y", key="k", schema="k string, v long")

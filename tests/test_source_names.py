@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark_diff import Dataflow, SchemaError, SinkError
 from pyspark_diff.sinks import change_log, foreach, snapshot
 from pyspark_diff.sources import batches, debezium, files, inbox, snapshots, updates, upserts
-from pyspark_diff.trace.inbox import put as put_batch
+from pyspark_diff.trace.inbox import put_batch
 from pyspark_diff.trace.inbox import put_file
 from pyspark_diff.trace.roots import objects_at
 

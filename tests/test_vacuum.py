@@ -18,7 +18,7 @@ from pyspark_diff.trace import commits as commits_module
 from pyspark_diff.trace.commits import Commits, FileInfo, segments_of
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import name_of
-from pyspark_diff.trace.read_holds import CLOCKS, GRACE, ReadHold, standing
+from pyspark_diff.trace.read_holds import CLOCKS, GRACE, ReadHold, stored_holds
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.vacuum import vacuum, verify
 
@@ -152,9 +152,9 @@ def test_a_hold_of_a_dead_reader_expires_and_is_said(commits, caplog, monkeypatc
     hold = ReadHold.take(commits.objects, 2, 5)
     now = time.time()
     assert not hold.expired and "s left" in repr(hold)
-    live, expired = standing(commits.objects, now + 5 + CLOCKS / 2)
+    live, expired = stored_holds(commits.objects, now + 5 + CLOCKS / 2)
     assert [item.commit for item in live] == [2] and expired == []
-    live, expired = standing(commits.objects, now + 6 + CLOCKS)
+    live, expired = stored_holds(commits.objects, now + 6 + CLOCKS)
     assert live == [] and [item.name for item in expired] == [hold.name]
     monkeypatch.setattr(time, "time", lambda: now + 6 + CLOCKS)
     assert hold.expired and "expired" in repr(hold)
@@ -332,7 +332,7 @@ def test_what_is_wrong_with_a_commit_is_found(commits):
     good = objects.read(first)
     objects.replace(first, good[:-1] + b"?")
     assert verify(objects, last, full=False) == []
-    assert verify(objects, last, full=True) == [f"{first}: it is not as it was written"]
+    assert verify(objects, last, full=True) == [f"{first}: its bytes have changed"]
     objects.replace(first, good + b"?")
     objects.delete([second])
     assert verify(objects, last, full=False) == [

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import StorageError
 from pyspark_diff.spark.stored_schema import schema_to_json
-from pyspark_diff.trace.inbox import InboxFile, put, put_file
+from pyspark_diff.trace.inbox import InboxFile, put_batch, put_file
 from pyspark_diff.trace.roots import objects_at
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class InboxWriter(DataSourceStreamArrowWriter):
         if not files:
             return  # an empty batch needs no record
         objects = objects_at(self._path)
-        if not put(objects, self._name, written[0].query, batchId, self._schema, files):
+        if not put_batch(objects, self._name, written[0].query, batchId, self._schema, files):
             objects.delete([file.name for file in files])
 
     def abort(

@@ -30,7 +30,7 @@ from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.kept import KeptCollection, kept_collection
 from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
-from pyspark_diff.trace.read_holds import ReadHold, held
+from pyspark_diff.trace.read_holds import ReadHold, read_with_hold
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.stored_traces import Place, StoredTraces, stored_traces
 
@@ -181,7 +181,7 @@ def _hold(
             return commits.read(pin.commit), hold
         except NotReadableError:
             pass  # the hold has expired, and the commit may still be readable
-    return held(objects, commits, pin.commit if isinstance(pin, Pin) else pin, seconds)
+    return read_with_hold(objects, commits, pin.commit if isinstance(pin, Pin) else pin, seconds)
 
 
 def planned(given: Mapping[str, str]) -> tuple[T.StructType, Pin]:

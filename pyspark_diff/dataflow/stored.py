@@ -28,7 +28,7 @@ from pyspark_diff.times import Coordinate
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.kept import KeptCollection, kept_collection, kept_in
-from pyspark_diff.trace.read_holds import ReadHold, held
+from pyspark_diff.trace.read_holds import ReadHold, read_with_hold
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import Storage
 from pyspark_diff.trace.stored_traces import StoredTraces, stored_traces, understood
@@ -288,7 +288,7 @@ class StateReader:
 
     def _go_to(self, number: int | None) -> None:
         before = self._hold
-        self._at, self._hold = held(self._objects, self._commits, number, self._seconds)
+        self._at, self._hold = read_with_hold(self._objects, self._commits, number, self._seconds)
         self._decoder = stored_traces(
             self._objects, self._commits, self._at, self._scratch.directory("small"),
             StoredTraces,

@@ -1,17 +1,19 @@
-"""The inbox of a store: batches of rows that streaming queries have put there, each once.
+"""The inbox of a store: batches of rows from streaming queries, each exactly once.
 
-    put(q, b) by any number of attempts  =>  batches() has (q, b) once, with the rows of one attempt
-    it was in batches(), and nobody removed it  =>  it is there for ever, with the same rows
+    put_batch(q, b) by any number of attempts
+        =>  batches() has (q, b) once, with the rows of one attempt
 
-A batch is known by its query and its number. Its files are written first, under names of the
-attempt; then its manifest is created, which only one attempt can. Files that no manifest names are
-those of attempts that lost, and are never read::
+    batches() has (q, b), and no call removes it  =>  it has (q, b) for ever, with the same rows
+
+A query and a number identify a batch. Its files are written first, under names of the attempt. Then
+its manifest is created, and only one attempt succeeds with that. Files without a manifest belong to
+attempts that lost, and are never read::
 
     inbox/<name>/<query>/<number>.json
     inbox/<name>/<query>/<number>-<attempt>/<part>-<checksum>-<length>.arrow
 
-An offset is the number of the last batch of each query. Those of one query come in order, as its
-engine finishes one before it begins the next.
+An offset is the number of the last batch of each query. The batches of a query arrive in order, as
+its engine finishes each batch before it begins the next.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from pyspark_diff.spark.stored_schema import schema_from_json, schema_to_json
 from pyspark_diff.trace.objects import INBOX, Objects
 from pyspark_diff.trace.roots import objects_at
 
-#: Raised when the meaning of a manifest changes.
+#: A change of a manifest's meaning increments it.
 FORMAT = 1
-#: No manifest has more bytes.
+#: The maximum bytes of a manifest.
 _MOST_BYTES = 1 << 26
 _MANIFEST = re.compile(r"([0-9]{16})\.json")
 _PART = re.compile(r"[0-9]{16}-[0-9a-f]{12}/[0-9]{5,10}-[0-9a-f]{6}-[0-9a-f]{8}-[0-9]{1,15}\.arrow")
@@ -44,7 +46,7 @@ _PART = re.compile(r"[0-9]{16}-[0-9a-f]{12}/[0-9]{5,10}-[0-9a-f]{6}-[0-9a-f]{8}-
 
 @dataclass(frozen=True)
 class InboxFile:
-    """A file of a batch: its name in the store, its bytes, rows, and the checksum of its bytes."""
+    """A file of a batch: its name in the store, its length, its rows, its checksum."""
 
     name: str
     length: int
@@ -54,16 +56,16 @@ class InboxFile:
 
 @dataclass(frozen=True)
 class InboxBatch:
-    """A batch that was put into an inbox.
+    """A batch in an inbox.
 
     Parameters
     ----------
     root : str
-        Of the store.
+        The root of the store.
     query : str
-        That put it there.
+        The query that wrote the batch.
     number : int
-        Among those of the query.
+        The number of the batch in its query.
     schema : pyspark.sql.types.StructType
     files : tuple of InboxFile
     """
@@ -76,11 +78,11 @@ class InboxBatch:
 
     @property
     def rows(self) -> int:
-        """How many it has."""
+        """The number of rows."""
         return sum(file.rows for file in self.files)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All its rows.
+        """The rows of the batch.
 
         Raises
         ------
@@ -94,13 +96,13 @@ def put_file(
     objects: Objects, name: str, query: str, number: int, attempt: str, part: int,
     rows: Sequence[pa.RecordBatch],
 ) -> InboxFile:
-    """Write some rows of a batch, which is there only when `put` has named them.
+    """Write a file of rows for a batch. The batch exists only after `put_batch` names its files.
 
     Parameters
     ----------
     objects : Objects
     name : str
-        Of the inbox.
+        The name of the inbox.
     query : str
     number : int
     attempt : str
@@ -115,49 +117,49 @@ def put_file(
             writer.write_batch(batch)
     data = memoryview(sink.getvalue())
     checksum = zlib.crc32(data)
-    # A task that runs twice at once has two names.
+    # Two concurrent runs of a task write two names.
     base = f"{part:05d}-{secrets.token_hex(3)}-{checksum:08x}-{len(data)}.arrow"
     full = f"{_folder(name, query)}/{number:016d}-{attempt}/{base}"
     if not objects.create(full, [data]):
-        raise StorageError(f"{full!r} is there already, in {objects.root!r}; try again")
+        raise StorageError(f"{full!r} exists already in {objects.root!r}. Try again")
     return InboxFile(full, len(data), sum(batch.num_rows for batch in rows), checksum)
 
 
-def put(
+def put_batch(
     objects: Objects, name: str, query: str, number: int, schema: T.StructType,
     files: Iterable[InboxFile],
 ) -> bool:
-    """Put a batch into an inbox; False if it is there already, with other files."""
+    """Put a batch into an inbox; False if the inbox has it already, with other files."""
     files = list(files)
     folder = _folder(name, query)
-    told = {
+    content = {
         "format": FORMAT, "query": query, "batch": number, "schema": schema_to_json(schema),
         "files": [[f.name.removeprefix(f"{folder}/"), f.length, f.rows, f.checksum] for f in files],
     }
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(content, separators=(",", ":")).encode()
     manifest = f"{folder}/{number:016d}.json"
-    # Where an answer was lost, and the request was sent again, it may be our own that is there.
+    # After a lost answer and a second request, the manifest there may be our own.
     return objects.create(manifest, [text]) or objects.read(manifest) == text
 
 
 def inbox_batches(
     path: str, name: str, after: Mapping[str, int] | None = None
 ) -> list[InboxBatch]:
-    """The batches of an inbox that came after an offset: by query, and of each in order.
+    """The batches of an inbox after an offset, in order of the query and the number.
 
     Parameters
     ----------
     path : str
-        Of the store.
+        The root of the store.
     name : str
-        Of the inbox.
+        The name of the inbox.
     after : mapping of str to int, optional
-        By query the number of its last batch that is known already.
+        The number of the last batch that is known already, by query.
 
     Raises
     ------
     DamagedStateError
-        If a manifest is not as it was written.
+        If a manifest is damaged.
 
     Examples
     --------
@@ -165,58 +167,58 @@ def inbox_batches(
     >>> rows = pa.RecordBatch.from_pydict({"n": [1, 2]})
     >>> file = put_file(objects, "words", "a-query", 0, "0" * 12, 0, [rows])
     >>> struct = T.StructType().add("n", "long")
-    >>> [put(objects, "words", "a-query", 0, struct, files) for files in ([file], [])]
+    >>> [put_batch(objects, "words", "a-query", 0, struct, files) for files in ([file], [])]
     [True, False]
-    >>> (found,) = inbox_batches("memory://doctest-inbox", "words")
-    >>> found.query, found.number, found.rows
+    >>> (batch,) = inbox_batches("memory://doctest-inbox", "words")
+    >>> batch.query, batch.number, batch.rows
     ('a-query', 0, 2)
-    >>> inbox_batches("memory://doctest-inbox", "words", offset_after([found]))
+    >>> inbox_batches("memory://doctest-inbox", "words", offset_after([batch]))
     []
     """
     objects = objects_at(path)
     folder = f"{INBOX}/{_coded(name)}"
     known = after or {}
-    found = []
-    for one in objects.names(folder):
-        query, _, rest = one.name.removeprefix(f"{folder}/").partition("/")
+    manifests = []
+    for item in objects.names(folder):
+        query, _, rest = item.name.removeprefix(f"{folder}/").partition("/")
         number = _MANIFEST.fullmatch(rest)
         if number and int(number[1]) > known.get(_decoded(query), -1):
-            found.append((_decoded(query), int(number[1]), one.name))
-    return [_read(objects, query, number, at) for query, number, at in sorted(found)]
+            manifests.append((_decoded(query), int(number[1]), item.name))
+    return [_read(objects, query, number, at) for query, number, at in sorted(manifests)]
 
 
 def offset_after(
     batches: Iterable[InboxBatch], before: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The offset behind some batches, and behind those before them."""
-    found = dict(before or {})
+    """The offset after some batches, and after an earlier offset."""
+    offset = dict(before or {})
     for batch in batches:
-        found[batch.query] = max(found.get(batch.query, -1), batch.number)
-    return found
+        offset[batch.query] = max(offset.get(batch.query, -1), batch.number)
+    return offset
 
 
 def remove_batches(path: str, name: str, until: Mapping[str, int]) -> int:
-    """Remove the batches up to an offset, which must be known for good; gives how many.
+    """Remove the batches up to a committed offset; returns their number.
 
-    A query that is told to do one of them again puts it there again. It is behind the offset, and
+    A query that repeats one of them puts it there again. That batch lies before the offset, and
     is not read.
     """
     objects = objects_at(path)
     folder = f"{INBOX}/{_coded(name)}"
     manifests: list[str] = []
     files: list[str] = []
-    for one in objects.names(folder):
-        query, _, rest = one.name.removeprefix(f"{folder}/").partition("/")
+    for item in objects.names(folder):
+        query, _, rest = item.name.removeprefix(f"{folder}/").partition("/")
         number = re.match(r"([0-9]{16})[-.]", rest)
         if number and int(number[1]) <= until.get(_decoded(query), -1):
-            (manifests if _MANIFEST.fullmatch(rest) else files).append(one.name)
-    objects.delete(manifests)  # first: what is named is whole
+            (manifests if _MANIFEST.fullmatch(rest) else files).append(item.name)
+    objects.delete(manifests)  # first, so that each manifest has all its files
     objects.delete(files)
     return len(manifests)
 
 
 def read_file(root: str, file: InboxFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, if it is as it was written.
+    """The rows of a file, after a check of its length and checksum.
 
     Raises
     ------
@@ -228,7 +230,7 @@ def read_file(root: str, file: InboxFile) -> Iterator[pa.RecordBatch]:
     except FileNotFoundError:
         raise _damaged(objects, file.name, "it is missing, and a batch names it") from None
     if len(data) != file.length or zlib.crc32(data) != file.checksum:
-        raise _damaged(objects, file.name, "it is not as it was written")
+        raise _damaged(objects, file.name, "its bytes have changed")
     with pa.ipc.open_file(pa.py_buffer(data)) as reader:
         for i in range(reader.num_record_batches):
             yield reader.get_batch(i)
@@ -237,31 +239,32 @@ def read_file(root: str, file: InboxFile) -> Iterator[pa.RecordBatch]:
 def _read(objects: Objects, query: str, number: int, name: str) -> InboxBatch:
     try:
         data = objects.read(name)
-        told = json.loads(data) if len(data) < _MOST_BYTES else None
-        if not isinstance(told, dict):
+        content = json.loads(data) if len(data) < _MOST_BYTES else None
+        if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
-        if type(told.get("format")) is int and told["format"] > FORMAT:
+        if type(content.get("format")) is int and content["format"] > FORMAT:
             raise FormatError(
-                f"{name!r} is in format {told['format']}, and this version of pyspark_diff reads "
-                f"formats up to {FORMAT}. Read it with the version that wrote it, or a newer one"
+                f"{name!r} is in format {content['format']}, and this version of pyspark_diff "
+                f"reads formats up to {FORMAT}. Read it with the version that wrote it, or a newer "
+                "one"
             )
-        if (told["format"], told["query"], told["batch"]) != (FORMAT, query, number):
+        if (content["format"], content["query"], content["batch"]) != (FORMAT, query, number):
             raise ValueError("it is that of another batch")
         folder = name.rpartition("/")[0]
-        files = tuple(_file(folder, one) for one in told["files"])
-        return InboxBatch(objects.root, query, number, schema_from_json(told["schema"]), files)
+        files = tuple(_file(folder, entry) for entry in content["files"])
+        return InboxBatch(objects.root, query, number, schema_from_json(content["schema"]), files)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, StorageError):
             raise
         raise _damaged(objects, name, f"{type(error).__name__}: {error}") from error
 
 
-def _file(folder: str, told: Any) -> InboxFile:
-    name, length, rows, checksum = told
+def _file(folder: str, entry: Any) -> InboxFile:
+    name, length, rows, checksum = entry
     if not (isinstance(name, str) and _PART.fullmatch(name)):
         raise ValueError(f"{str(name)[:200]!r} is no name of a file")
     if not all(type(n) is int and 0 <= n < 1 << 60 for n in (length, rows, checksum)):
-        raise ValueError(f"what it says of {name!r} is no length, rows and checksum")
+        raise ValueError(f"its entry for {name!r} is no length, rows and checksum")
     return InboxFile(f"{folder}/{name}", length, rows, checksum)
 
 
@@ -273,13 +276,13 @@ def _folder(name: str, query: str) -> str:
 
 
 def _coded(text: str) -> str:
-    """A text as a part of an object's name, from which it can be told again unless it is long."""
+    """Encode a text as a part of an object's name. `_decoded` inverts it, except for long texts."""
     if not isinstance(text, str) or not text:
-        raise ValueError(f"an inbox and its queries have names, and {text!r} is none")
-    found = "=" + quote(text, safe="").replace("~", "%7E").replace("%", "=")
-    if len(found) > 200:
-        found = f"{found[:150]}={blake2b(text.encode(), digest_size=16).hexdigest()}"
-    return f"n{found}"
+        raise ValueError(f"an inbox and its queries have names, and {text!r} is no name")
+    code = "=" + quote(text, safe="").replace("~", "%7E").replace("%", "=")
+    if len(code) > 200:
+        code = f"{code[:150]}={blake2b(text.encode(), digest_size=16).hexdigest()}"
+    return f"n{code}"
 
 
 def _decoded(part: str) -> str:
@@ -289,5 +292,5 @@ def _decoded(part: str) -> str:
 def _damaged(objects: Objects, name: str, what: str) -> DamagedStateError:
     return DamagedStateError(
         f"{name!r} in {objects.root!r} is damaged: {what}. Nothing of it was used. Put it back "
-        "from a copy; or remove the batch, and let its query give it again from its checkpoint"
+        "from a copy, or remove the batch and let its query send it again from its checkpoint"
     )

@@ -1,12 +1,12 @@
-"""Read holds: what other applications read of a store, so that it stays until they have done.
+"""Read holds: each keeps a commit of a store while another application reads it.
 
 ::
 
     take(objects, n, seconds) returns at t  =>  commit n can be read until t + seconds
 
-A hold is an object of its own with a time at which it expires, so a reader that has died holds
-nothing for ever. One that lives on renews it in time. The clocks of readers and of who vacuums may
-differ by up to `CLOCKS` seconds.
+A hold is an object of its own with an expiry time, so the hold of a dead reader ends. A living
+reader renews its hold in time. The clocks of readers and of the process that vacuums may differ by
+up to `CLOCKS` seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.objects import Objects
 
-#: By how many seconds clocks may differ.
+#: The maximum difference between clocks, in seconds.
 CLOCKS = 60.0
-#: For how many seconds after it was written a hold counts that cannot be read.
+#: The seconds after its time of writing during which an unreadable hold counts.
 GRACE = 3600.0
 
 _FORMAT = 1
@@ -31,7 +31,7 @@ _NAME = re.compile(r"readers/[0-9a-f]{16}\.json")
 
 
 class ReadHold:
-    """A claim on one commit that this process reads. Made by `take`.
+    """A claim on one commit that this process reads. `take` creates it.
 
     Examples
     --------
@@ -39,10 +39,10 @@ class ReadHold:
     >>> objects = objects_at("memory://doctest-holds")
     >>> _ = Commits(objects).make(b"state")
     >>> hold = ReadHold.take(objects, 0, 60)
-    >>> hold.expired, [standing.commit for standing in standing(objects, time.time())[0]]
+    >>> hold.expired, [live.commit for live in stored_holds(objects, time.time())[0]]
     (False, [0])
     >>> hold.release()
-    >>> standing(objects, time.time())
+    >>> stored_holds(objects, time.time())
     ([], [])
     """
 
@@ -55,13 +55,13 @@ class ReadHold:
 
     @classmethod
     def take(cls, objects: Objects, commit_number: int, seconds: float) -> ReadHold:
-        """Hold a commit for some seconds. A `NotReadableError` where it was retired already."""
+        """Hold a commit for some seconds. A `NotReadableError` if it was retired already."""
         until = time.time() + seconds
         name = f"readers/{secrets.token_hex(8)}.json"
         objects.create(name, [_text(commit_number, until)])
         hold = cls(objects, name, commit_number, seconds, until)
         try:
-            # Only now: who retires commits looks at the holds once more after it has done so.
+            # Only now: a retirement of commits reads the holds again at its end.
             Commits(objects).read(commit_number)
         except BaseException:
             hold.release()
@@ -73,26 +73,26 @@ class ReadHold:
         return time.time() >= self.until
 
     def renew(self) -> None:
-        """Hold for as many seconds again, from now on.
+        """Hold for the same number of seconds again, from now on.
 
-        A `NotReadableError` where it has expired, or is gone: what it held may be gone too.
+        A `NotReadableError` if the hold has expired, or is gone: then its commit may be gone, too.
         """
         try:
-            there = not self.expired and bool(self.objects.read(self.name))
+            is_live = not self.expired and bool(self.objects.read(self.name))
         except FileNotFoundError:
-            there = False
-        if not there:
+            is_live = False
+        if not is_live:
             raise NotReadableError(
                 f"the read hold {self.name!r} on commit {self.commit} of {self.objects.root!r} has "
-                "expired, so what it held may be gone. Take a new one, on the last commit, and "
-                "renew it in time"
+                "expired, so the commit may be gone. Take a new hold on the last commit, and renew "
+                "it in time"
             )
         until = time.time() + self.seconds
         self.objects.replace(self.name, _text(self.commit, until))
         self.until = until
 
     def release(self) -> None:
-        """Hold no longer. A second call does nothing."""
+        """End the hold. A second call does nothing."""
         self.until = 0.0
         self.objects.delete([self.name])
 
@@ -101,10 +101,10 @@ class ReadHold:
         return f"<ReadHold on commit {self.commit} of {self.objects.root!r}, {state}>"
 
 
-def held(
+def read_with_hold(
     objects: Objects, commits: Commits, number: int | None, seconds: float
 ) -> tuple[Commit, ReadHold]:
-    """A commit, or the latest one, and a hold on it.
+    """Read a commit, or the latest one, and take a hold on it.
 
     Raises
     ------
@@ -116,37 +116,37 @@ def held(
         try:
             return at, ReadHold.take(objects, at.number, seconds)
         except NotReadableError:
-            # A vacuum was under way that had not seen the hold: there is a later one.
+            # A concurrent vacuum did not see the hold: there is a later commit.
             if number is not None:
                 raise
 
 
 @dataclass(frozen=True)
-class StandingHold:
-    """A hold as others see it."""
+class StoredHold:
+    """A hold of any process, read from the store."""
 
     name: str
-    #: None where it cannot be read: it may be any.
+    #: None if the hold cannot be read: it may be any commit.
     commit: int | None
     until: float
-    #: What is wrong with it.
+    #: The reason why the hold cannot be read.
     damage: str | None = None
 
 
-def standing(objects: Objects, now: float) -> tuple[list[StandingHold], list[StandingHold]]:
-    """The holds that count, and those that have expired.
+def stored_holds(objects: Objects, now: float) -> tuple[list[StoredHold], list[StoredHold]]:
+    """The live holds of a store, and the expired ones.
 
-    One that cannot be read counts for a while from when it was written, whatever it holds.
+    An unreadable hold counts for `GRACE` seconds after its time of writing.
     """
-    live: list[StandingHold] = []
-    expired: list[StandingHold] = []
-    for found in objects.names("readers"):
-        if not _NAME.fullmatch(found.name):
+    live: list[StoredHold] = []
+    expired: list[StoredHold] = []
+    for item in objects.names("readers"):
+        if not _NAME.fullmatch(item.name):
             continue  # not ours
         try:
-            hold = _read(found.name, objects.read(found.name), found.modified)
+            hold = _read(item.name, objects.read(item.name), item.modified)
         except FileNotFoundError:
-            continue  # released since
+            continue  # released meanwhile
         (live if now < hold.until + CLOCKS else expired).append(hold)
     return live, expired
 
@@ -155,14 +155,14 @@ def _text(commit: int, until: float) -> bytes:
     return json.dumps({"format": _FORMAT, "commit": commit, "until": until}).encode()
 
 
-def _read(name: str, data: bytes, modified: float) -> StandingHold:
+def _read(name: str, data: bytes, modified: float) -> StoredHold:
     try:
         content = json.loads(data) if len(data) < 4096 else None
         if isinstance(content, dict) and content.keys() == {"format", "commit", "until"}:
             commit, until = content["commit"], content["until"]
             right = type(commit) is int and commit >= 0 and isinstance(until, (int, float))
             if right and content["format"] == _FORMAT and 0 <= until < 1e12:
-                return StandingHold(name, commit, float(until))
+                return StoredHold(name, commit, float(until))
     except (ValueError, RecursionError):
         pass
-    return StandingHold(name, None, modified + GRACE, "it is not as holds are written")
+    return StoredHold(name, None, modified + GRACE, "it is not in the format of holds")

@@ -1,14 +1,15 @@
-"""Removing what no commit that is kept needs, and finding what is not as it was written.
+"""The removal of files that no retained commit needs, and the check of a commit's files.
 
 ::
 
-    retained = the last commits, those that live read holds name
-    a file is deleted  =>  no retained commit lists it, its epoch is over or the store's own,
-                           it is older than the grace period
+    retained = the last commits, and the commits of live read holds
 
-First commits are retired, for good, then files are deleted: ended anywhere in between, it leaves
-files that nobody lists, which the next run finds. A hold that was taken meanwhile is seen before
-anything is deleted, and what it names is put back.
+    a file is deleted  =>  no retained commit lists it, its epoch is over or the store's own,
+                           and it is older than the grace period
+
+First commits are retired, for good, and then files are deleted. An interruption in between leaves
+unlisted files, which the next run deletes. Before a deletion the run reads the holds again: a
+commit with a new hold is put back.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ from pyspark_diff.trace.objects import Objects
 
 _logger = logging.getLogger("pyspark_diff")
 
-#: A file of ours, also one that no commit would ever list.
+#: A file of a store, even one that no commit would ever list.
 _FILE = re.compile(r"data/e(\d{4,9})-[^/]{1,200}-[0-9a-f]{12}\.durable/[^/]{1,250}\.arrow")
-#: How many bytes of a file are looked at together.
+#: The bytes of one request of a check.
 _PIECE = 1 << 23
 
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """What a vacuum has removed, or would remove.
+    """The files that a vacuum has removed, or would remove.
 
     Attributes
     ----------
     files : tuple of str
-        Files, by their names in the store.
+        Their names in the store.
     bytes : int
-        How many bytes they have.
+        Their total length.
     commits : tuple of int
-        The commits that cannot be read any more.
+        The commits that are retired.
     expired_holds : tuple of str
-        Read holds that had expired.
+        The expired read holds.
     """
 
     files: tuple[str, ...]
@@ -65,52 +66,52 @@ def vacuum(
     older_than: float = 3600.0,
     keep: Collection[str] = (),
 ) -> Vacuumed:
-    """Retire all commits but the last ones and those that are read, and delete what is unlisted.
+    """Retire all commits except the last ones and those with a hold, and delete unlisted files.
 
     Parameters
     ----------
     objects : Objects
     commits : Commits
-        Of the same root.
+        The commits of the same root.
     retain : int
-        How many commits stay, at least one.
+        The number of last commits that stay, at least 1.
     dry_run : bool
-        Only say what would be done.
+        Only report the changes, and make none.
     older_than : float
-        Files younger than so many seconds stay: they may be of a commit that is being made.
+        Files younger than this number of seconds stay: an unfinished commit may need them.
     keep : collection of str
-        Files that stay, by their names: this process still reads them.
+        Names of files that stay, because this process still reads them.
     """
     if retain < 1:
-        raise ValueError(f"retain is {retain}, and the last commit always stays: give 1 or more")
+        raise ValueError(f"retain is {retain}, and the last commit always stays. Pass 1 or more")
     now = time.time()
     latest = commits.latest()
     epoch = min(latest.epoch, commits.last.epoch) if commits.last else latest.epoch
-    live, expired = read_holds.standing(objects, now)
+    live, expired = read_holds.stored_holds(objects, now)
     for hold in live:
         if hold.damage:
             _logger.warning(
-                "the read hold %s of %s cannot be read: %s. Until it expires nothing is retired",
+                "the read hold %s of %s cannot be read: %s. No commit is retired until it expires",
                 hold.name, objects.root, hold.damage,
             )
     before = max(latest.number - retain + 1, 0)
     numbers = commits.numbers()
     if any(hold.commit is None for hold in live):
         before = 0
-    held = {hold.commit for hold in live if hold.commit is not None}
-    going = [n for n in numbers if n < before and n not in held]
-    kept = commits.read_all(n for n in numbers if n not in going)
+    on_hold = {hold.commit for hold in live if hold.commit is not None}
+    going = [n for n in numbers if n < before and n not in on_hold]
+    retained = commits.read_all(n for n in numbers if n not in going)
 
     if not dry_run and going:
-        kept |= _retire(objects, commits, before, held, going, now)
-        going = [n for n in going if n not in kept]
-    listed = {name for commit in kept.values() for name in commit.files} | set(keep)
+        retained |= _retire(objects, commits, before, on_hold, going, now)
+        going = [n for n in going if n not in retained]
+    listed = {name for commit in retained.values() for name in commit.files} | set(keep)
     files = list(_unlisted(objects, listed, epoch, now - older_than))
     if not dry_run:
         for hold in expired:
             _logger.warning(
-                "the read hold %s on commit %s of %s had expired and is removed: its reader has "
-                "died, or has not renewed it", hold.name, hold.commit, objects.root,
+                "the read hold %s on commit %s of %s had expired and is removed: its reader died, "
+                "or did not renew it", hold.name, hold.commit, objects.root,
             )
         objects.delete([hold.name for hold in expired])
         objects.delete([name for name, _ in files])
@@ -122,54 +123,55 @@ def vacuum(
 
 
 def verify(objects: Objects, commit: Commit, *, full: bool) -> list[str]:
-    """What is wrong with what a commit stands on, a line for each; nothing if all is there.
+    """A line for each missing or changed file or segment that a commit needs.
 
-    Looks at the length of each file; if `full` also at each byte of the files and segments.
+    Checks the length of each file, and with `full` each byte of the files and segments.
     """
     wrong = []
-    sizes = {found.name: found.size for found in objects.names("data")}
+    sizes = {item.name: item.size for item in objects.names("data")}
     for name, info in commit.files.items():
         if name not in sizes and not _is_whole(objects, name, info.length):
             wrong.append(f"{name}: it is missing")
         elif sizes.get(name, info.length) != info.length:
             wrong.append(f"{name}: it has {sizes[name]:,} bytes, and had {info.length:,}")
         elif full:
-            found = DATA_FILE.fullmatch(name)
-            if found is None or _checksum(objects, name, info.length) != int(found[3], 16):
-                wrong.append(f"{name}: it is not as it was written")
+            match = DATA_FILE.fullmatch(name)
+            if match is None or _checksum(objects, name, info.length) != int(match[3], 16):
+                wrong.append(f"{name}: its bytes have changed")
     for number in (*commit.uses, commit.number):
         wrong += _wrong_in(objects, commit, number, full)
     return wrong
 
 
 def _retire(
-    objects: Objects, commits: Commits, before: int, held: set[int], going: list[int], now: float
+    objects: Objects, commits: Commits, before: int, on_hold: set[int], going: list[int],
+    now: float,
 ) -> dict[int, Commit]:
-    """Retire commits; those that came to be held meanwhile are put back, and returned."""
+    """Retire commits, put those with a new hold back, and return these."""
     going_commits = commits.read_all(going)
     needed = {n for commit in going_commits.values() for n in (commit.number, *commit.uses)}
-    were = {}
+    originals = {}
     for number in sorted(needed):
         try:
-            were[number] = objects.read(name_of(number))
+            originals[number] = objects.read(name_of(number))
         except FileNotFoundError:
-            pass  # it was damaged before, and goes all the same
-    commits.retire(before, keep=held, collapse=False)
-    live, _ = read_holds.standing(objects, now)
+            pass  # it was damaged before, and is retired like the others
+    commits.retire(before, keep=on_hold, collapse=False)
+    live, _ = read_holds.stored_holds(objects, now)
     put_back = {
         n: commit for n, commit in going_commits.items()
-        if any(hold.commit in (None, n) and hold.commit not in held for hold in live)
+        if any(hold.commit in (None, n) and hold.commit not in on_hold for hold in live)
     }
-    # What they use first: a commit that is there is whole.
+    # First the payloads that they use, so that each commit in the chain is whole.
     used = {n for commit in put_back.values() for n in commit.uses}
-    for number in sorted(used & set(were) - set(put_back)):
-        found = manifest.decode(were[number], number)
-        if isinstance(found, Retired):
-            objects.replace(name_of(number), were[number])
+    for number in sorted(used & set(originals) - set(put_back)):
+        original = manifest.decode(originals[number], number)
+        if isinstance(original, Retired):
+            objects.replace(name_of(number), originals[number])
         elif number in going_commits:
-            objects.replace(name_of(number), manifest.payload_of(found, were[number]))
+            objects.replace(name_of(number), manifest.payload_of(original, originals[number]))
     for number in put_back:
-        objects.replace(name_of(number), were[number])
+        objects.replace(name_of(number), originals[number])
     commits.collapse()
     return put_back
 
@@ -177,14 +179,14 @@ def _retire(
 def _unlisted(
     objects: Objects, listed: set[str], epoch: int, before: float
 ) -> Iterable[tuple[str, int]]:
-    """Old files of finished epochs that are not listed, and what was left half-written."""
-    for found in objects.names("data"):
-        name = _FILE.fullmatch(found.name)
-        if name and int(name[1]) <= epoch and found.name not in listed and found.modified < before:
-            yield found.name, found.size
-    for found in objects.leftovers():
-        if found.modified < before:
-            yield found.name, found.size
+    """Old files of finished epochs that are not listed, and old unfinished files."""
+    for item in objects.names("data"):
+        name = _FILE.fullmatch(item.name)
+        if name and int(name[1]) <= epoch and item.name not in listed and item.modified < before:
+            yield item.name, item.size
+    for item in objects.leftovers():
+        if item.modified < before:
+            yield item.name, item.size
 
 
 def _checksum(objects: Objects, name: str, length: int) -> int:
@@ -195,7 +197,7 @@ def _checksum(objects: Objects, name: str, length: int) -> int:
 
 
 def _is_whole(objects: Objects, name: str, length: int) -> bool:
-    """Whether a file that a listing lacks is there with all its bytes: a listing may be late."""
+    """Whether a file outside of a listing exists with all its bytes: a listing may be late."""
     if objects.lists_all:
         return False
     begin = max(length - 1, 0)
@@ -206,21 +208,21 @@ def _is_whole(objects: Objects, name: str, length: int) -> bool:
 
 
 def _wrong_in(objects: Objects, commit: Commit, number: int, full: bool) -> list[str]:
-    """What is wrong with the object of a commit, or with what is left of it."""
+    """A line for each fault of the object of a commit, retired or not."""
     name = name_of(number)
     try:
         data = objects.read(name)
-        found = manifest.decode(data, number)
+        content = manifest.decode(data, number)
     except FileNotFoundError:
         return [f"{name}: it is missing"]
     except StorageError as error:
         return [f"{name}: {error}"]
-    if found.store != commit.store:
+    if content.store != commit.store:
         return [f"{name}: it is of another store"]
-    if number != commit.number and not found.segments:
+    if number != commit.number and not content.segments:
         return [f"{name}: its payload is missing"]
     return [
-        f"{name}: {segment.length:,} bytes at {segment.offset:,} are not as they were written"
-        for segment in (found.segments if full else ())
+        f"{name}: its {segment.length:,} bytes at {segment.offset:,} have changed"
+        for segment in (content.segments if full else ())
         if zlib.crc32(data[segment.offset:segment.offset + segment.length]) != segment.checksum
     ]
