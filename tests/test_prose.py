@@ -30,10 +30,9 @@ FAULTY = {
 }
 #: Class names that several files have: each is renamed when its room gets its text anew.
 SHARED_NAMES = set(
-    "Aggregate BitAggregate Clock Collection Commit Comoment Constant Count Dataflow "
-    "Entry Expression Filter Frame Interval Kept Kernel Near Output Pairs "
-    "Part Parts Place Plan Read Reading Rows Scan Stop Sums Updates View Waiting "
-    "Written _Folder _Parser _Replay _Snapshot _Unknown".split()
+    "Aggregate BitAggregate Clock Collection Comoment Constant Count Dataflow Entry Expression "
+    "Filter Frame Interval Kept Kernel Near Output Pairs Part Parts Plan Read Reading Rows Scan "
+    "Stop Sums Updates View Waiting Written _Folder _Parser _Replay _Snapshot _Unknown".split()
 )
 
 

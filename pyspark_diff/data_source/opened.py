@@ -32,7 +32,7 @@ from pyspark_diff.trace.manifest import Segment
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.read_holds import ReadHold, read_with_hold
 from pyspark_diff.trace.roots import objects_at
-from pyspark_diff.trace.stored_traces import Place, StoredTraces, stored_traces
+from pyspark_diff.trace.stored_traces import PayloadPlace, StoredTraces, stored_traces
 
 #: The greatest number of rows of a record batch.
 BATCH_ROWS = 1 << 16
@@ -44,7 +44,7 @@ SHAPES = ("rows", "changes", "cdc")
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 
 #: A part of a bucket: a file, by its path, or a small batch in a commit.
-Held = Union[str, Place]
+Held = Union[str, PayloadPlace]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pyspark_diff.operators.node import Node
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.objects import Objects
-from pyspark_diff.trace.stored_traces import Place, understood
+from pyspark_diff.trace.stored_traces import PayloadPlace, understood
 from pyspark_diff.trace.vacuum import Vacuumed, vacuum, verify
 
 _logger = logging.getLogger("pyspark_diff")
@@ -45,7 +45,7 @@ class Store:
         Open for writing.
     commit : Commit
         The last commit.
-    places : mapping of str to Place
+    places : mapping of str to PayloadPlace
         The places of the commit's small batches, by their paths.
     prints : mapping of Node to Fingerprint
         The known fingerprints of nodes.
@@ -59,7 +59,7 @@ class Store:
 
     def __init__(
         self, objects: Objects, commits: Commits, commit: Commit, files: storage.StoreFiles,
-        places: Mapping[str, Place], prints: Mapping[Node, Fingerprint],
+        places: Mapping[str, PayloadPlace], prints: Mapping[Node, Fingerprint],
         tokens: Mapping[str, int], retain: int, base: Mapping[str, str],
     ):
         self.commits, self.last = commits, commit

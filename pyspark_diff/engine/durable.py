@@ -34,7 +34,7 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.manifest import FileInfo, segments_of
 from pyspark_diff.trace.spine import Trace
-from pyspark_diff.trace.stored_traces import Place, StoredTraces, antichain_told, understood
+from pyspark_diff.trace.stored_traces import PayloadPlace, StoredTraces, antichain_told, understood
 
 #: Larger tables become files of their own.
 TABLE_BYTES = 1 << 22
@@ -54,7 +54,7 @@ class Encoded:
         Files by their names within the store.
     uses : tuple of int
         Numbers of older commits with payloads that the state uses.
-    places : mapping of str to Place
+    places : mapping of str to PayloadPlace
         The places of small batches by their paths.
     """
 
@@ -62,7 +62,7 @@ class Encoded:
     payload: Sequence[pa.Buffer]
     files: Mapping[str, FileInfo]
     uses: tuple[int, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, PayloadPlace]
 
 
 def sealed(state: State, directory: Callable[[str], str]) -> State:
@@ -122,12 +122,12 @@ class _Encoder:
     """Encodes one state as text, and collects its payload and files."""
 
     def __init__(
-        self, name: Callable[[str], str], number: int, places: Mapping[str, Place]
+        self, name: Callable[[str], str], number: int, places: Mapping[str, PayloadPlace]
     ):
         self._name, self._number = name, number
         self._known = places
         #: Small batches in the order of the text; new batches have no place yet.
-        self._small: dict[str, Place | tuple[int, int, int]] = {}
+        self._small: dict[str, PayloadPlace | tuple[int, int, int]] = {}
         self._index: dict[str, int] = {}
         self._payload: list[pa.Buffer] = []
         self._files: dict[str, FileInfo] = {}
@@ -174,12 +174,12 @@ class _Encoder:
         }
         # Places in the payload are known only after the whole payload.
         segments = segments_of(self._payload)
-        places: dict[str, Place] = {}
+        places: dict[str, PayloadPlace] = {}
         for path, place in self._small.items():
-            if not isinstance(place, Place):
+            if not isinstance(place, PayloadPlace):
                 index, rows, diffs = place
                 at = segments[index]
-                place = Place(self._number, at.offset, at.length, at.checksum, rows, diffs)
+                place = PayloadPlace(self._number, at.offset, at.length, at.checksum, rows, diffs)
             places[path] = place
         for record in self._tables:
             if "index" in record:
@@ -265,7 +265,7 @@ class _Encoder:
 
 
 def encoded(
-    state: State, name: Callable[[str], str], number: int, places: Mapping[str, Place],
+    state: State, name: Callable[[str], str], number: int, places: Mapping[str, PayloadPlace],
     program: bytes, settings: Mapping[str, Any],
 ) -> Encoded:
     """The parts of a state for a commit.
@@ -278,7 +278,7 @@ def encoded(
         Returns the name of a file in the store for its path.
     number : int
         The number of the new commit.
-    places : mapping of str to Place
+    places : mapping of str to PayloadPlace
         Places of small batches in older commits, by their paths.
     program : bytes
         The description of the running program, in one line; empty if nothing has run.

@@ -30,7 +30,7 @@ MAINTENANCE = frozenset({
 _COLUMNS = "version", "timestamp", "operation", "operationParameters", METADATA, "operationMetrics"
 
 
-class Commit(NamedTuple):
+class DeltaCommit(NamedTuple):
     """One entry of the history of a table."""
 
     version: int
@@ -57,18 +57,18 @@ Actions = Callable[[int], Sequence[Mapping[str, Any]]]
 class Intruder(NamedTuple):
     """A commit of another writer, and the version that has the own rows and columns."""
 
-    commit: Commit
+    commit: DeltaCommit
     intact: int | None
 
 
-def commits_by_spark(spark: SparkSession, name: str) -> Iterator[Commit]:
+def commits_by_spark(spark: SparkSession, name: str) -> Iterator[DeltaCommit]:
     """The commits of a table from the newest one backwards, as far as its log has them."""
     count, read = 1, 0
     while True:
         frame = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {count}")
         rows = frame.select(*_COLUMNS).collect()
         for row in rows[read:]:
-            yield Commit(
+            yield DeltaCommit(
                 int(row.version), str(row.timestamp), row.operation, row.operationParameters or {},
                 row[METADATA], row.operationMetrics or {},
             )
@@ -103,9 +103,9 @@ def mark_of_commit(info: Mapping[str, Any]) -> str | None:
     return f"{info.get('timestamp')} {info.get('txnId')}" if info else None
 
 
-def since(commits: Iterable[Commit], version: int) -> list[Commit] | None:
+def since(commits: Iterable[DeltaCommit], version: int) -> list[DeltaCommit] | None:
     """The commits from a version on, the oldest first; None if the log no longer has that one."""
-    listed: list[Commit] = []
+    listed: list[DeltaCommit] = []
     for commit in commits:
         listed.append(commit)
         if commit.version <= version:
@@ -113,21 +113,21 @@ def since(commits: Iterable[Commit], version: int) -> list[Commit] | None:
     return None
 
 
-def since_own(commits: Iterable[Commit], sink: str) -> list[Commit] | None:
+def since_own(commits: Iterable[DeltaCommit], sink: str) -> list[DeltaCommit] | None:
     """The commits from the version on that a sink had checked before its last write.
 
     Parameters
     ----------
-    commits : iterable of Commit
+    commits : iterable of DeltaCommit
         The newest first.
     sink : str
 
     Returns
     -------
-    list of Commit or None
+    list of DeltaCommit or None
         The oldest first; None if the log no longer has the last commit of the sink.
     """
-    listed: list[Commit] = []
+    listed: list[DeltaCommit] = []
     begin = None
     for commit in commits:
         listed.append(commit)
@@ -178,14 +178,14 @@ def states_no_change(actions: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def intruder(
-    commits: Sequence[Commit], is_own: Callable[[Commit], bool],
+    commits: Sequence[DeltaCommit], is_own: Callable[[DeltaCommit], bool],
     is_compaction: Callable[[int], bool],
 ) -> Intruder | None:
     """The first commit by which another writer changed the rows; None if all rows are own ones.
 
     Parameters
     ----------
-    commits : sequence of Commit
+    commits : sequence of DeltaCommit
         The oldest first. The table had the own rows after the first one.
     is_own : callable
     is_compaction : callable
@@ -194,7 +194,7 @@ def intruder(
     Examples
     --------
     >>> def commit(number, operation, **parameters):
-    ...     return Commit(number, "", operation, parameters, None)
+    ...     return DeltaCommit(number, "", operation, parameters, None)
     >>> log = [commit(4, "MERGE"), commit(5, "OPTIMIZE"), commit(6, "DELETE")]
     >>> def is_own(commit):
     ...     return commit.version == 4

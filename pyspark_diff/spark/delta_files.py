@@ -29,7 +29,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.updates import concat
 from pyspark_diff.spark.delta_commits import (
     METADATA,
-    Commit,
+    DeltaCommit,
     actions_of,
     commit_info,
     mark_of_commit,
@@ -199,14 +199,14 @@ class DeltaFiles:
         # JSON escapes the line feed, and no other end of a line.
         return actions_of(text.split("\n"))
 
-    def commits(self) -> Iterator[Commit]:
+    def commits(self) -> Iterator[DeltaCommit]:
         """The commits from this version backwards, as far as the log has them."""
         for version in range(self.version, -1, -1):
             try:
                 info = commit_info(self.actions(version))
             except (OSError, ValueError):
                 return
-            yield Commit(
+            yield DeltaCommit(
                 version, str(info.get("timestamp")), str(info.get("operation")),
                 info.get("operationParameters") or {}, info.get(METADATA),
                 info.get("operationMetrics") or {},

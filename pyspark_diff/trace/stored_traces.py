@@ -31,7 +31,7 @@ from pyspark_diff.trace.spine import Trace
 
 
 @dataclass(frozen=True)
-class Place:
+class PayloadPlace:
     """The segment of a small batch in the payload of a commit.
 
     Parameters
@@ -77,7 +77,7 @@ class StoredTraces:
         self._root, self._files = root.rstrip("/"), files
         self._read, self._path = read, small
         #: Small batches that were read, by their paths.
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, PayloadPlace] = {}
         with understood():
             self.program, rest = text.split(b"\n")
             self.body: dict[str, Any] = json.loads(rest)
@@ -110,7 +110,7 @@ class StoredTraces:
             info = self._files[encoded]
             return BatchFile(f"{self._root}/{encoded}", info.rows, info.length, info.diffs)
         number = int(encoded)
-        place = Place(*map(int, self.body["small"][number]))
+        place = PayloadPlace(*map(int, self.body["small"][number]))
         path = self._path(number)
         if path not in self.places:
             with pa.ipc.open_file(self._bytes(place)) as reader:
@@ -121,7 +121,7 @@ class StoredTraces:
             self.places[path] = place
         return BatchFile(path, place.rows, place.length, place.diffs)
 
-    def _bytes(self, place: Place) -> pa.Buffer:
+    def _bytes(self, place: PayloadPlace) -> pa.Buffer:
         return self._read(place.commit, place.offset, place.length, place.checksum)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pyspark_diff.spark.delta_commits import Commit, commits_by_spark
+from pyspark_diff.spark.delta_commits import DeltaCommit, commits_by_spark
 from pyspark_diff.spark.delta_files import delta_files
 from pyspark_diff.views.record import Cost
 
@@ -176,7 +176,7 @@ def source_forecast(
     )
 
 
-def _changed_rows(commit: Commit, whole: int) -> int | None:
+def _changed_rows(commit: DeltaCommit, whole: int) -> int | None:
     """The changed rows of a commit; an update counts twice, as a row goes and a row comes."""
     metrics = {name: int(value) for name, value in commit.metrics.items()
                if str(value).isdigit()}

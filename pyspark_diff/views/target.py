@@ -20,7 +20,7 @@ from pyspark_diff.errors import SinkError
 from pyspark_diff.spark.delta import delta_table
 from pyspark_diff.spark.delta_commits import (
     Actions,
-    Commit,
+    DeltaCommit,
     actions_by_spark,
     commit_info,
     commits_by_spark,
@@ -125,7 +125,7 @@ def check_target(
         raise _changed(name, "is gone")
     if table.id != mark["id"]:
         raise _changed(name, "was replaced by another table of this name")
-    newest: Iterable[Commit] = files.commits() if files else commits_by_spark(spark, name)
+    newest: Iterable[DeltaCommit] = files.commits() if files else commits_by_spark(spark, name)
     actions = files.actions if files else actions_by_spark(spark, name)
     commits = since(newest, mark["version"])
     if commits is None:
