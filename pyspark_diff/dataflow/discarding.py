@@ -150,4 +150,4 @@ def _updates(session: BaseSession, arrival: Arrival) -> list[pa.Table]:
     feed = Feed(source, lower=arrival.start, upper=arrival.until)
     moment = (TIME, session._node.time_type.arrow)
     kinds = pa.schema([*source.schema.arrow(), moment, (DIFF, pa.int64())])
-    return [feed.within(table).select(names).cast(kinds) for table in tables]
+    return [feed.in_interval(table).select(names).cast(kinds) for table in tables]

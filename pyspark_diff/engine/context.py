@@ -31,7 +31,7 @@ from pyspark_diff.operators.due import Waiting
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.local import LocalRunner, apart, rows_of
+from pyspark_diff.runners.local import LocalRunner, rows_of, worth_per_bucket
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read, Rest
 from pyspark_diff.runners.spark import SparkRunner
@@ -533,7 +533,8 @@ class StepContext:
             self.report.rows_merged += rows
             few, directory = self.settings.few(rows), self.directory_of(node)
             buckets, by_time = self.settings.buckets, isinstance(node, Waiting)
-            if few and rows < self.settings.piece_rows and buckets > 1 and not apart(rows, buckets):
+            together = rows < self.settings.piece_rows and not worth_per_bucket(rows, buckets)
+            if few and buckets > 1 and together:
                 layout = self.graph.form(node).layout
                 whole = merge_together(batches, directory, since, layout, buckets, by_time)
                 self.written.extend(file.path for files in whole.values() for file in files)

@@ -102,7 +102,7 @@ class Evaluation:
             if feed.source.frame is not None:
                 feed = replace(feed, source=self.materialised(feed.source))
             check_fit(feed.source.rest)
-            tables.extend(feed.within(table) for table in self._local.tables(feed))
+            tables.extend(feed.in_interval(table) for table in self._local.tables(feed))
         return [
             table if table.schema == schema else table.select(schema.names).cast(schema)
             for table in tables

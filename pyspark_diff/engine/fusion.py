@@ -201,4 +201,4 @@ class Job:
             raise TypeError(f"{reading!r} reads no arrangement")
         nothing = BucketResult(bucket, (), Given(), 0, 0)
         results_by_operator = [results.get(bucket, nothing) for results in self._results]
-        return reading.within(bucket, dict(enumerate(results_by_operator)))
+        return reading.for_bucket(bucket, dict(enumerate(results_by_operator)))

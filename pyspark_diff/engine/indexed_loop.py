@@ -255,7 +255,7 @@ class IndexedLoop:
         step = self._step
         reached = self._graph.feeds(node.inputs[0], step.emitted)
         feeds = step.gated(node, reached, self._owner.upper)
-        tables = [feed.within(t) for feed in feeds for t in step.local.tables(feed)]
+        tables = [feed.in_interval(t) for feed in feeds for t in step.local.tables(feed)]
         wanted = self._graph.wanted[node]
         numbers = []
         for table in tables:

@@ -247,7 +247,7 @@ class Iteration:
         source = node.inputs[0]
         for feed in self._feeds(source, at) if at[-1] == 0 else ():
             stored = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
-            columns = [stored.within(t)[node.at] for t in self.step.local.tables(stored)]
+            columns = [stored.in_interval(t)[node.at] for t in self.step.local.tables(stored)]
             if any(column.null_count for column in columns):
                 raise node.loop.no_entry(None)
             numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in columns)]
@@ -267,7 +267,7 @@ class Iteration:
                     self._put_later(node, node.moved(at, now + node.by), feed)
                 continue
             stored = self.step.evaluation.evaluated(source, feed, self._graph.wanted[source])
-            columns = [stored.within(t)[node.at] for t in self.step.local.tables(stored)]
+            columns = [stored.in_interval(t)[node.at] for t in self.step.local.tables(stored)]
             numbers = [np.empty(0, np.int64), *(as_int64(joined([c])).to_numpy() for c in columns)]
             to, counts = np.unique(np.maximum(np.concatenate(numbers), now), return_counts=True)
             for number, rows in zip(to.tolist(), counts.tolist()):

@@ -153,7 +153,7 @@ def _table(context: StepContext, node: Input, arrival: Arrival) -> pa.Table:
     kinds = pa.schema([
         *node.schema.arrow(), (TIME, node.time_type.arrow), (DIFF, pa.int64())
     ])
-    parts = [feed.within(table).select(kinds.names).cast(kinds) for table in tables]
+    parts = [feed.in_interval(table).select(kinds.names).cast(kinds) for table in tables]
     return pa.concat_tables([kinds.empty_table(), *parts])
 
 

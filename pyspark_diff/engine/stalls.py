@@ -161,7 +161,7 @@ class Stalls:
                 for view in _from_outside(subgraph, view_of)
                 for position, kind in enumerate(view.layout.all_types)
                 if pa.types.is_floating(kind)
-                for bucket in _buckets(view) for part in opened(view.of(bucket))
+                for bucket in _buckets(view) for part in opened(view.files_of(bucket))
             )
             self._falls[loop] = Descent(loop.falls, largest_of(columns), at[-1])
         falls = self._falls[loop]
@@ -175,7 +175,7 @@ class Stalls:
         loop = subgraph.loop
         if loop not in self._keys:
             buckets = [
-                opened(view.of(bucket)) for view in _from_outside(subgraph, view_of)
+                opened(view.files_of(bucket)) for view in _from_outside(subgraph, view_of)
                 for bucket in _buckets(view)
             ]
             most = count = loop.max_iterations

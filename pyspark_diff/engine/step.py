@@ -250,7 +250,7 @@ class Step:
             if table is not None:
                 clears = pc.equal(table[node.change], CLEAR)
                 # Few: one for each call of `KeyedSession.replace`.
-                updates = feed.within(table.filter(clears))
+                updates = feed.in_interval(table.filter(clears))
                 times = as_int64(updates[TIME].combine_chunks()).to_pylist()
                 moments += zip(times, updates[node.number].to_pylist())
                 table = table.filter(pc.invert(clears))

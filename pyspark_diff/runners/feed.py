@@ -190,7 +190,7 @@ class Feed:
         """
         return upper if self.upper is None else None
 
-    def within(self, table: pa.Table) -> pa.Table:
+    def in_interval(self, table: pa.Table) -> pa.Table:
         """The rows of a table that lie in the interval."""
         if self.lower is None and self.upper is None:
             return table

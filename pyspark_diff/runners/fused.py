@@ -37,13 +37,13 @@ class Reading:
     ----------
     read : Read
         The reading with views of all files except those that the tasks write.
-    made : mapping of int to int
+    written_by : mapping of int to int
         For each view with files of the tasks the number of the writing operator: 0 for the operator
         of the job, and the places from 1 on for fused operators.
     """
 
     read: Read
-    made: Mapping[int, int]
+    written_by: Mapping[int, int]
 
     @property
     def name(self) -> str:
@@ -58,16 +58,16 @@ class Reading:
     @property
     def needs(self) -> set[int]:
         """Numbers of the operators that must run before."""
-        return set(self.made.values())
+        return set(self.written_by.values())
 
     def paths(self) -> Iterator[str]:
         """All files to read that the driver knows in advance."""
         return self.read.paths()
 
-    def within(self, bucket: int, done: Mapping[int, BucketResult]) -> Read:
+    def for_bucket(self, bucket: int, done: Mapping[int, BucketResult]) -> Read:
         """The reading of a bucket with the files of the task's results."""
         views = list(self.read.views)
-        for place, number in self.made.items():
+        for place, number in self.written_by.items():
             view = views[place]
             new = *view.new.get(bucket, ()), *(file.path for file in done[number].files)
             views[place] = replace(view, new={bucket: new} if new else {})
@@ -75,7 +75,7 @@ class Reading:
 
     def run(self, bucket: int, done: Mapping[int, BucketResult]) -> BucketResult | None:
         """Run the operator in a bucket; None if the bucket has no input."""
-        read = self.within(bucket, done)
+        read = self.for_bucket(bucket, done)
         return read_bucket(read, bucket, Waiting(read.most)) if bucket in read.buckets() else None
 
 

@@ -70,7 +70,7 @@ class LocalRunner:
 
     def run(self, work: Work, schema: Schema, feeds: Sequence[Feed]) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.run`."""
-        if work.buckets > 1 and not apart(rows_of(feeds), work.buckets):
+        if work.buckets > 1 and not worth_per_bucket(rows_of(feeds), work.buckets):
             results = self._together(work, schema, feeds)
             if results is not None:
                 return results
@@ -117,7 +117,7 @@ class LocalRunner:
             for table in self.tables(feed.bare(), work.most):
                 parts.append(how.updates(table))
                 rows += len(parts[-1])
-                if apart(rows, work.buckets) or rows > work.most:
+                if worth_per_bucket(rows, work.buckets) or rows > work.most:
                     return None
         with self._stop.obeyed():
             return run_together(work, concat(parts), Waiting(work.most))
@@ -240,10 +240,10 @@ class LocalRunner:
 def _threads(buckets: Sequence[int], rows: float) -> int:
     """Number of threads: many rows are worth a thread for each bucket, since kernels release the
     interpreter lock."""
-    return min(len(buckets), os.cpu_count() or 1) if apart(rows, len(buckets)) else 1
+    return min(len(buckets), os.cpu_count() or 1) if worth_per_bucket(rows, len(buckets)) else 1
 
 
-def apart(rows: float, buckets: int) -> bool:
+def worth_per_bucket(rows: float, buckets: int) -> bool:
     """Whether a number of rows is worth a call for each bucket."""
     return rows >= min(THREADED, PER_BUCKET * buckets)
 

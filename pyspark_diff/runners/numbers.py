@@ -82,8 +82,8 @@ def numbers_of(table: pa.Table) -> Numbers:
     Unfit
         If a column is not of numbers, or has nulls.
     """
-    found = {name: _number(table[name]) for name in table.column_names}
-    return Numbers(found, found.pop(TIME), found.pop(DIFF))
+    columns = {name: _number(table[name]) for name in table.column_names}
+    return Numbers(columns, columns.pop(TIME), columns.pop(DIFF))
 
 
 def _number(column: pa.ChunkedArray) -> Int64:
@@ -99,21 +99,21 @@ def is_number(kind: pa.DataType) -> bool:
 
 def together(parts: Iterable[Numbers]) -> list[Numbers]:
     """The same rows in one part, if they are few: each part costs. No part is empty."""
-    held = [one for one in parts if len(one)]
-    if len(held) < 2 or sum(map(len, held)) > SMALL:
-        return held
-    return [whole(held)]
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2 or sum(map(len, filled)) > SMALL:
+        return filled
+    return [whole(filled)]
 
 
 def whole(parts: Sequence[Numbers]) -> Numbers:
     """The rows of some parts as one, with the columns that all of them have."""
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in parts[0].columns if all(name in one.columns for one in parts)]
+    names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
     return Numbers(
-        {name: np.concatenate([one.columns[name] for one in parts]) for name in names},
-        np.concatenate([one.time for one in parts]),
-        np.concatenate([one.diff for one in parts]),
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in names},
+        np.concatenate([part.time for part in parts]),
+        np.concatenate([part.diff for part in parts]),
     )
 
 
@@ -142,17 +142,17 @@ def added_up(
     """
     rows = sum(keys.size for keys, *_ in parts)
     if not is_table(parts):
-        done, found = _packed(parts, least, most)
+        done, sums = _packed(parts, least, most)
         if not done and rows <= SMALL:
             columns = [np.concatenate(column) for column in zip(*(
                 (keys, np.broadcast_to(values, keys.size), times, diffs)
                 for keys, values, times, diffs in map(_valued, parts)
             ))]
-            done, found = _small(*columns, least, most)
+            done, sums = _small(*columns, least, most)
         if done:
-            return found[0], found[1], found[2], found[3]
+            return sums[0], sums[1], sums[2], sums[3]
     if least > PAST or most < MOST:
-        parts = [_within(part, least, most) for part in parts]
+        parts = [_in_range(part, least, most) for part in parts]
     updates = consolidate_parts([
         Updates(keys, None, one_or_all(times), one_or_all(diffs), values)
         for keys, values, times, diffs in parts
@@ -173,7 +173,7 @@ def is_table(parts: Sequence[Columns]) -> bool:
     )
 
 
-def _within(part: Columns, least: int, most: int) -> Columns:
+def _in_range(part: Columns, least: int, most: int) -> Columns:
     keys, values, times, diffs = part
     inside = np.flatnonzero((keys >= least) & (keys <= most))
     return keys[inside], None if values is None else values[inside], times[inside], diffs[inside]
@@ -187,15 +187,15 @@ def _valued(part: Columns) -> tuple[Int64, Int64, Int64, Int64]:
 
 def _packed(parts: Sequence[Columns], least: int, most: int) -> tuple[bool, Int64]:
     """As `added_up`, where each row has room in one number; gives whether it has."""
-    held = list(map(_valued, parts))
+    valued = list(map(_valued, parts))
     bounds = np.empty((2, 4), np.int64)
     bounds[0], bounds[1] = MOST, PAST
-    count = sum(_bounded(*part, least, most, bounds) for part in held)
+    count = sum(_bounded(*part, least, most, bounds) for part in valued)
     widths = np.zeros(4, np.int64)
     if not _fits(count, bounds, widths):
         return count == 0, np.empty((4, 0), np.int64)
     packed, n = np.empty(count, np.int64), 0
-    for part in held:
+    for part in valued:
         n = _pack(*part, least, most, bounds, widths, packed, n)
     return True, _unpacked(packed, bounds, widths)
 
@@ -253,7 +253,7 @@ def _unpacked(packed, bounds, widths):  # type: ignore[no-untyped-def]
         if packed[i] >> widths[3] < packed[i - 1] >> widths[3]:
             packed = by_bits(packed, widths[3], widths.sum() - widths[3])
             break
-    found = np.empty((4, packed.size), np.int64)
+    rows = np.empty((4, packed.size), np.int64)
     n = i = 0
     while i < packed.size:
         code = packed[i] >> widths[3]
@@ -263,11 +263,11 @@ def _unpacked(packed, bounds, widths):  # type: ignore[no-untyped-def]
             i += 1
         if total != 0:
             for p in range(2, -1, -1):
-                found[p, n] = (code & ((np.int64(1) << widths[p]) - 1)) + bounds[0, p]
+                rows[p, n] = (code & ((np.int64(1) << widths[p]) - 1)) + bounds[0, p]
                 code >>= widths[p]
-            found[3, n] = total
+            rows[3, n] = total
             n += 1
-    return found[:, :n]
+    return rows[:, :n]
 
 
 @kernel("int64[:]!-, int64[:]!-, int64[:]!-, int64[:]!-, int64, int64")
@@ -285,13 +285,13 @@ def _small(keys, values, times, diffs, least, most):  # type: ignore[no-untyped-
             n += 1
     ordered(events, 0, n, AT, VALUE, TIME_PART, np.empty((0, 5), np.int64))
     count = summed(events, 0, n)
-    found = np.empty((4, count), np.int64)
+    rows = np.empty((4, count), np.int64)
     for i in range(count):
-        found[0, i] = events[i, AT]
-        found[1, i] = events[i, VALUE]
-        found[2, i] = events[i, TIME_PART]
-        found[3, i] = events[i, DIFF_PART]
-    return True, found
+        rows[0, i] = events[i, AT]
+        rows[1, i] = events[i, VALUE]
+        rows[2, i] = events[i, TIME_PART]
+        rows[3, i] = events[i, DIFF_PART]
+    return True, rows
 
 
 OnNumbers = Callable[[Numbers], Numbers]
@@ -328,17 +328,17 @@ def _negated(rows: Numbers) -> Numbers:
 
 
 def _added(a: Int64, b: Int64) -> Int64:
-    found = a + b
-    if np.any(((a ^ found) & (b ^ found)) < 0):
+    total = a + b
+    if np.any(((a ^ total) & (b ^ total)) < 0):
         raise Unfit(_OVERFLOW)
-    return found
+    return total
 
 
 def _subtracted(a: Int64, b: Int64) -> Int64:
-    found = a - b
-    if np.any(((a ^ b) & (a ^ found)) < 0):
+    difference = a - b
+    if np.any(((a ^ b) & (a ^ difference)) < 0):
         raise Unfit(_OVERFLOW)
-    return found
+    return difference
 
 
 def _multiplied(a: Int64, b: Int64) -> Int64:

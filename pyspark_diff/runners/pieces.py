@@ -128,7 +128,7 @@ class Spool:
             self._waiting.add(-spilled.num_rows, -self._bytes)
             self._bytes = 0
 
-    def given(self) -> Given:
+    def added(self) -> Given:
         """All added rows."""
         table = pa.concat_tables(self._held) if self._held else None
         return Given(table, tuple(self._paths), self._rows)
@@ -176,8 +176,8 @@ class Intake:
 
     def take(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
         """A bucket's updates, those in any order and those in order, each of its own; once."""
-        held = sorted(self._held.pop(bucket, []), key=lambda one: one[0])
-        return [part for _, part in held], self._sorted.pop(bucket, [])
+        parts = sorted(self._held.pop(bucket, []), key=lambda numbered: numbered[0])
+        return [part for _, part in parts], self._sorted.pop(bucket, [])
 
     def _fits(self, rows: int, size: int) -> bool:
         """Whether a number of further rows and bytes fits into memory."""
@@ -208,7 +208,7 @@ def room(name: str, sides: Sequence[Side], most: int) -> AbstractContextManager[
     ------
     TooManyRowsError
     """
-    if sum(len(held) for side in sides for held in _held(side)) > most:
+    if sum(len(updates) for side in sides for updates in _updates_of(side)) > most:
         rows = sum(int(count.sum()) for count in _touched(sides)[2])
         if rows > most:
             check_room(name, rows, "rows under one key", lambda: sides)
@@ -281,7 +281,7 @@ def heaviest(sides: Sequence[Side]) -> Iterable[tuple[tuple[object, ...], list[i
         yield key, [int(count[top[i]]) for count in counts]
 
 
-def _held(side: Side) -> list[Updates]:
+def _updates_of(side: Side) -> list[Updates]:
     return [*side.old, *side.earlier, side.new.updates]
 
 
@@ -292,7 +292,7 @@ def _touched(sides: Sequence[Side]) -> tuple[Side, Int64, list[Int64]]:
     keys, first = np.unique(most.new.updates.key64, return_index=True)
     none = np.zeros(keys.size, np.int64)
     counts = [
-        np.sum([none, *(rows_of(held.key64, keys, keys) for held in _held(side))], axis=0)
+        np.sum([none, *(rows_of(part.key64, keys, keys) for part in _updates_of(side))], axis=0)
         for side in sides
     ]
     return most, first, counts

@@ -370,7 +370,7 @@ def _bilinear(
         codes = met.rest()
         about = max(met.rows - rows, 1)
         rest = tuple((code, number, about, read.most) for code in codes)
-    later = {code: given for code, spool in spools.items() if (given := spool.given()).rows}
+    later = {code: added for code, spool in spools.items() if (added := spool.added()).rows}
     output = later.pop(pack(read.at), Given())
     return BucketResult(bucket, (), output, met.rows_in, met.rows_read, later, {}, rest)
 
@@ -487,7 +487,7 @@ def _replayed(
             spool.add(result.output)
         for code, touched in result.due.items():
             due[code] = (*due.get(code, ()), *touched)
-    return BucketResult(bucket, tuple(files), spool.given(), rows_in, rows_read, {}, due)
+    return BucketResult(bucket, tuple(files), spool.added(), rows_in, rows_read, {}, due)
 
 
 class _Replay(NamedTuple):
@@ -527,7 +527,7 @@ def _replay(
     if own is not None:
         # Stored rows are in normal form, so retractions and insertions must be.
         changes = list(map(normalise, changes[0])), *changes[1:]
-        files, changes = _kept(read, name, own, changes, earlier, in_memory)
+        files, changes = _store_output(read, name, own, changes, earlier, in_memory)
         columns, time, diff = changes
         changes = [columns[read.stored.index(i)] for i in wanted], time, diff
     output = None if read.output is None else read.output.table(changes)
@@ -535,7 +535,7 @@ def _replay(
     return _Replay(files, output, rows_read + rows, again)
 
 
-def _kept(
+def _store_output(
     read: Read, name: str, own: Side, changes: Changes, earlier: Updates, in_memory: bool
 ) -> tuple[list[BatchFile], Changes]:
     """Store changes in the arranged output, minus the earlier output at other coordinates."""

@@ -66,7 +66,7 @@ class View:
         groups = (self.old, self.new, self.both, self.earlier, self.recorded)
         return [path for files in groups for paths in files.values() for path in paths]
 
-    def of(self, bucket: int) -> list[str]:
+    def files_of(self, bucket: int) -> list[str]:
         """All files of one bucket."""
         groups = (self.old, self.new, self.both, self.earlier, self.recorded)
         return [path for files in groups for path in files.get(bucket, ())]
@@ -83,7 +83,7 @@ class View:
 
     def width(self, bucket: int) -> int:
         """Average number of bytes of a row of one bucket."""
-        batches = opened(self.of(bucket))
+        batches = opened(self.files_of(bucket))
         return sum(updates.nbytes for updates in batches) // max(1, sum(map(len, batches)))
 
     def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":

@@ -297,7 +297,7 @@ def run_bucket(
             files += write_file(
                 work.directory, name, compacted, in_memory=in_memory, given=work.buckets == 1
             )
-    return BucketResult(bucket, tuple(files), spool.given(), intake.rows[bucket], read)
+    return BucketResult(bucket, tuple(files), spool.added(), intake.rows[bucket], read)
 
 
 def merge_bucket(
@@ -357,7 +357,7 @@ def run_together(
     if work.keeps:
         compacted = compact(grouped, work.since).placed(work.coordinate)
         files = write_files(work.directory, compacted, work.layout, work.buckets)
-    return [BucketResult(-1, (), spool.given(), len(updates), read, together=files)]
+    return [BucketResult(-1, (), spool.added(), len(updates), read, together=files)]
 
 
 def _batches(files: Mapping[int, tuple[str, ...]]) -> Sequence[Batch]:
