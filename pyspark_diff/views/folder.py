@@ -119,16 +119,16 @@ def _normal(name: str) -> str:
 
 def tables_in(plan: Any) -> set[str]:
     """The names of tables in a parsed plan, also in subqueries and common table expressions."""
-    found: set[str] = set()
+    names: set[str] = set()
     if kind_of(plan) == "UnresolvedRelation":
-        found.add(_normal(".".join(map(str, items_of(plan.multipartIdentifier())))))
+        names.add(_normal(".".join(map(str, items_of(plan.multipartIdentifier())))))
     for child in items_of(plan.children()):
-        found |= tables_in(child)
+        names |= tables_in(child)
     # Subqueries of expressions and common table expressions are inner children.
     for inner in items_of(plan.innerChildren().toSeq()):
         if hasattr(inner, "innerChildren"):
-            found |= tables_in(inner)
-    return found
+            names |= tables_in(inner)
+    return names
 
 
 class FolderOfViews:

@@ -67,9 +67,9 @@ class SourceForecast:
             f"versions {self.first} to {self.last}"
         )
         rows = "an unknown number of rows" if self.reads is None else f"{self.reads} rows"
-        told = f"; the whole table: {self.reason}" if self.reason else ""
-        told += f"; by its changed files: {self.by_files}" if self.by_files else ""
-        return f"{self.name}: {rows} of {versions}{told}"
+        remarks = f"; the whole table: {self.reason}" if self.reason else ""
+        remarks += f"; by its changed files: {self.by_files}" if self.by_files else ""
+        return f"{self.name}: {rows} of {versions}{remarks}"
 
 
 @dataclass(frozen=True)

@@ -321,20 +321,20 @@ class ViewGroup:
         )
 
     def _forecasts(self, offsets: Mapping[str, Any]) -> tuple[SourceForecast, ...]:
-        found = []
+        forecasts = []
         for name, provider in self._source_tables().items():
             if provider != "delta":
                 offset = offsets.get(name)
-                found.append(SourceForecast(
+                forecasts.append(SourceForecast(
                     name, None, None, offset, None, whole_reason(self._spark, name, provider)
                 ))
                 continue
-            found.append(source_forecast(
+            forecasts.append(source_forecast(
                 self._spark, name, identifier_of(name), offsets.get(name),
                 whole_reason(self._spark, name, provider),
                 file_reason(self._spark, name, provider),
             ))
-        return tuple(found)
+        return tuple(forecasts)
 
     def _source_tables(self) -> dict[str, str]:
         """The tables of the catalog that the views read, with their providers."""
@@ -414,8 +414,8 @@ class ViewGroup:
         offsets = dict(flow._state.offsets)
         recomputed = []
         if rebuild or not record.offsets:
-            told = f": {rebuild}" if rebuild else ": first load"
-            recomputed = [f"{view.target}{told}" for view in self.views]
+            cause = f": {rebuild}" if rebuild else ": first load"
+            recomputed = [f"{view.target}{cause}" for view in self.views]
         elif changed:
             recomputed = [
                 f"{name}: {why}" for name, why in self._wiring.whole.items()
@@ -497,7 +497,7 @@ def check_views(views: Sequence[View]) -> None:
 def _leaf_name(plan: Any) -> str:
     """The name that the reader of plans has for the only table of a plan."""
     while True:
-        found = described_table(plan) if plan.children().size() == 0 else None
-        if found is not None:
-            return found[0]
+        described = described_table(plan) if plan.children().size() == 0 else None
+        if described is not None:
+            return described[0]
         plan = plan.children().apply(0)

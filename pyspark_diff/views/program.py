@@ -227,13 +227,13 @@ def program_of(views: Sequence[View], sink_name: Callable[[View], str],
         flow.wiring = wiring
         for view in views:
             frame, _, key = flow.view(view)
-            kept = frame.keep(wiring.names[view.target])
+            collection = frame.keep(wiring.names[view.target])
             name = sink_name(view)
             make = delta_history if view.history else delta_merge
             sink = GuardedSink(
                 make(view.target, key=key, replace=wiring.replace), view.target, name,
                 partial(wiring.marks, view.target), partial(wiring.wrote, view.target),
             )
-            kept.sink(name, sink)
+            collection.sink(name, sink)
 
     return program

@@ -105,7 +105,7 @@ class RecordFile:
         A process that ended in between has left a part, which the next call deletes.
         """
         for number in range(generation - 1, 0, -1):
-            names = [found.name for found in self._objects.names(f"state-{number}")]
+            names = [item.name for item in self._objects.names(f"state-{number}")]
             if not names:
                 return
             self._objects.delete(names)

@@ -53,16 +53,16 @@ def create_target(
     # A name of a type in DDL has the comments of its fields.
     columns = ", ".join(
         f"{quoted(field.name)} {field.dataType.simpleString()}"
-        + (f" COMMENT {sql_text(told)}" if (told := field.metadata.get("comment")) else "")
+        + (f" COMMENT {sql_text(text)}" if (text := field.metadata.get("comment")) else "")
         for field in schema.fields
     )
     properties = dict(PROPERTIES)
     if any(set(" ,;{}()\n\t=") & set(field.name) for field in schema.fields):
         properties["delta.columnMapping.mode"] = "name"
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    told = f" COMMENT {sql_text(comment)}" if comment else ""
+    remark = f" COMMENT {sql_text(comment)}" if comment else ""
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{told} "
+        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{remark} "
         f"TBLPROPERTIES ({listed})"
     )
 
@@ -144,12 +144,12 @@ def check_target(
             name, f"has another version {first.version} than was written: an older state "
             "of its files was brought back, and written to"
         )
-    found = intruder(
+    foreign = intruder(
         commits, lambda commit: str(commit.entries.get("sink")).endswith(f"/{sink}"),
         compaction_check(spark, name, actions),
     )
-    if found is not None:
-        operation, version = found.commit.operation, found.commit.version
+    if foreign is not None:
+        operation, version = foreign.commit.operation, foreign.commit.version
         verb = "was restored to an earlier version" if operation == "RESTORE" else (
             "was written by others"
         )
