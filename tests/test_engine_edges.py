@@ -92,5 +92,5 @@ def test_the_loop_at_a_depth():
     outer = LoopScope("outer", None, 9, stops=False)
     middle = LoopScope("middle", outer, 9, stops=False)
     inner = LoopScope("inner", middle, 9, stops=False)
-    assert [inner.around(depth) for depth in (3, 2, 1, 0)] == [inner, middle, outer, outer]
-    assert outer.around(4) is outer
+    assert [inner.enclosing(depth) for depth in (3, 2, 1, 0)] == [inner, middle, outer, outer]
+    assert outer.enclosing(4) is outer

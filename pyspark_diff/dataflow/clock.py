@@ -43,7 +43,7 @@ class ClockSession(BaseSession):
         self, node: Clock, spark: SparkSession, time: str, diff: str, start: int, discard: Discard
     ):
         super().__init__(node, spark, time, diff, start, discard)
-        self._every = node.every
+        self._every = node.interval
         #: Whether the first record has entered.
         self._begun = False
 

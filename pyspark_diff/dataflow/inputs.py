@@ -104,7 +104,7 @@ class Inputs:
         """A session for a new clock; `add` registers it."""
         struct = T.StructType([T.StructField(column, self._time_type.kind)])
         parsed, begin = self._columns(name, struct, start, state)
-        node = Clock(parsed, self._time_type, name, every=every)
+        node = Clock(parsed, self._time_type, name, interval=every)
         return ClockSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 
     def new_of_structs(

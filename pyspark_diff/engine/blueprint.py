@@ -113,7 +113,7 @@ def blueprint(
     for node in (*graph.program.nodes, *written):
         for depth in range(1, node.depth + 1):
             assert node.loop is not None  # it has a depth
-            loops.setdefault(node.loop.around(depth), len(loops))
+            loops.setdefault(node.loop.enclosing(depth), len(loops))
     return {
         "format": FORMAT,
         "python": PYTHON,

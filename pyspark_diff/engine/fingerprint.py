@@ -158,7 +158,7 @@ def _own(
         values["name"] = node.name
         values["frame"] = node.frame is not None
     if isinstance(node, Clock):
-        values["interval"] = node.every
+        values["interval"] = node.interval
     if isinstance(node, Linear):
         values.update(_parameters(node.stage))
         stage = node.stage

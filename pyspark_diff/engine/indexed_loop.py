@@ -573,7 +573,7 @@ def _by_function(node: Reader, counts: Int64) -> Sorted:
     kernel = node.kernel
     assert isinstance(kernel, ThresholdKernel)
     keys, old, times, new = counts
-    after, earlier = kernel.of(new), kernel.of(old)
+    after, earlier = kernel.values_of(new), kernel.values_of(old)
     if any(part.size and np.abs(part.astype(float)).max() >= 2.0**61 for part in (after, earlier)):
         raise Unfit("the differences of a threshold may exceed 64 bits")
     change = after - earlier

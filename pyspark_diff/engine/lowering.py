@@ -245,7 +245,7 @@ def entered(program: Program, existing: Existing = Existing()) -> Lowered:
     def enter_loop(loop: LoopScope | None, source: Node) -> Node:
         if loop is None or source.loop is not None:
             return source
-        at = loop.around(1), source
+        at = loop.enclosing(1), source
         if at not in known:
             known[at] = Enter(*at)
         return known[at]

@@ -74,7 +74,7 @@ def _ordered(
         """The item of a node in this order: the node, or its inner loop."""
         if node.loop is None or node.loop.depth <= depth:
             return node
-        return node.loop.around(depth + 1)
+        return node.loop.enclosing(depth + 1)
 
     inner: dict[LoopScope, list[Node]] = {}
     needs: dict[Node | LoopScope, dict[Node | LoopScope, None]] = {}

@@ -293,7 +293,7 @@ class LoopMethods(Frame):
             iteration = column(self._collection.column_name(iteration, "for enter_at"))
         source, wanted = self._collection.spreading(iteration)
         scope = time_scope(source.node)
-        if scope is not None and stack[-1].around(scope.depth) is not scope:
+        if scope is not None and stack[-1].enclosing(scope.depth) is not scope:
             raise SchemaError(
                 "with structs as times a loop needs a variable before enter_at; make one first"
             )

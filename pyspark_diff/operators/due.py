@@ -146,12 +146,12 @@ class Clock(Input):
 
     Parameters
     ----------
-    every : int
-        The interval between its ticks, as times are encoded.
+    interval : int
+        The encoded interval between its ticks.
     """
 
     kind = "clock"
-    every: int = field(kw_only=True)
+    interval: int = field(kw_only=True)
 
 
 class Waiting(Keyed):

@@ -432,7 +432,7 @@ class _Mapped(Stage, ABC):
             arrays = []
             for name, kind in zip(expected, self.schema.types):
                 try:
-                    arrays.append(self._taken(part, name, kind))
+                    arrays.append(self._column_of(part, name, kind))
                 except (pa.ArrowException, TypeError) as wrong:
                     raise SchemaError(
                         f"{self.called}'s function returned a column {name!r} that is not of type "
@@ -453,7 +453,7 @@ class _Mapped(Stage, ABC):
         """Whether there is a null in a column."""
 
     @abstractmethod
-    def _taken(self, part: Any, name: str, kind: pa.DataType) -> pa.Array:
+    def _column_of(self, part: Any, name: str, kind: pa.DataType) -> pa.Array:
         """A column of a part that the function returned."""
 
 
@@ -471,7 +471,7 @@ class MapInPandas(_Mapped):
     def _missing(self, part: pd.DataFrame, name: str) -> bool:
         return bool(part[name].isna().any())
 
-    def _taken(self, part: pd.DataFrame, name: str, kind: pa.DataType) -> pa.Array:
+    def _column_of(self, part: pd.DataFrame, name: str, kind: pa.DataType) -> pa.Array:
         return _from_pandas(part[name], kind)
 
 
@@ -489,7 +489,7 @@ class MapInArrow(_Mapped):
     def _missing(self, part: pa.RecordBatch, name: str) -> bool:
         return part.column(name).null_count > 0
 
-    def _taken(self, part: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    def _column_of(self, part: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
         return part.column(name).cast(kind)
 
 

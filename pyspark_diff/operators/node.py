@@ -63,7 +63,7 @@ class LoopScope:
     def __post_init__(self) -> None:
         object.__setattr__(self, "depth", 1 if self.parent is None else self.parent.depth + 1)
 
-    def around(self, depth: int) -> "LoopScope":
+    def enclosing(self, depth: int) -> "LoopScope":
         """This loop or the loop around it with a depth."""
         loop = self
         while loop.depth > depth and loop.parent is not None:
@@ -92,7 +92,7 @@ class LoopScope:
 
     def __contains__(self, node: Node) -> bool:
         """Whether a node is in this loop, or in a loop inside of it."""
-        return node.loop is not None and node.loop.around(self.depth) is self
+        return node.loop is not None and node.loop.enclosing(self.depth) is self
 
 
 class Node:
@@ -159,7 +159,7 @@ def _innermost(kind: str, inputs: Sequence[Node]) -> LoopScope | None:
     loops = [node.loop for node in inputs if node.loop is not None]
     innermost = max(loops, key=lambda loop: loop.depth, default=None)
     for loop in loops:
-        if innermost is not None and innermost.around(loop.depth) is not loop:
+        if innermost is not None and innermost.enclosing(loop.depth) is not loop:
             raise SchemaError(
                 f"{kind} has inputs from two loops, {loop.name} and {innermost.name}, and neither "
                 "is inside of the other; take the result of a loop: leave()"

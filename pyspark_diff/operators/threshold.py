@@ -39,12 +39,12 @@ class ThresholdKernel(RecordKernel):
         (side,) = sides
         new = side.new.updates
         before, after, read = replay_on(side.old, side.new, side.limit)
-        change = self.of(after) - self.of(before)
+        change = self.values_of(after) - self.values_of(before)
         rows = np.flatnonzero(change)
         columns = side.layout.decode(new.take(rows))
         return ([columns[i] for i in wanted], pick(new.time, rows), change[rows]), read
 
-    def of(self, counts: Int64) -> Int64:
+    def values_of(self, counts: Int64) -> Int64:
         """The function of an array of multiplicities."""
         if self.function is None:
             return (counts > 0).astype(np.int64)

@@ -103,7 +103,7 @@ class WindowKernel(ReplayKernel):
     def _changes(self, changed: Changed, columns: "_Columns", wanted: Sequence[int]) -> Changes:
         results = iter(changed.results)
         output = [
-            columns.taken(self.names[i], changed.candidate) if i < len(self.names)
+            columns.column(self.names[i], changed.candidate) if i < len(self.names)
             else next(results)
             for i in wanted
         ]
@@ -130,7 +130,7 @@ class WindowKernel(ReplayKernel):
     ) -> NegativeMultiplicityError:
         at = np.array([wrong.candidate])
         shown = ", ".join(
-            f"{name}={columns.taken(name, at)[0].as_py()!r}" for name in side.names
+            f"{name}={columns.column(name, at)[0].as_py()!r}" for name in side.names
         )
         return NegativeMultiplicityError(
             f"the record ({shown}) has at time {self.time_type.decode(wrong.time)!r} the "
@@ -150,10 +150,10 @@ class _Columns:
 
     def __call__(self, name: str) -> pa.Array:
         if name not in self._known:
-            self._known[name] = self.taken(name, np.arange(len(self._rows)))
+            self._known[name] = self.column(name, np.arange(len(self._rows)))
         return self._known[name]
 
-    def taken(self, name: str, candidates: Int64) -> pa.Array:
+    def column(self, name: str, candidates: Int64) -> pa.Array:
         """A column of some candidates."""
         side, rows = self._side, self._rows
         position = side.names.index(name)
