@@ -97,7 +97,7 @@ def _cost(node: Relation, frames: Mapping[int, tuple[Relation, DiffFrame]]) -> s
     for child in _below(node):
         if id(child) in frames:
             mine -= _operators(frames[id(child)][1])
-    reasons = {reason.code: reason for _, _, held in mine for reason in held}
+    reasons = {reason.code: reason for _, _, listed in mine for reason in listed}
     if reasons:
         worst = max(reasons.values(), key=lambda reason: _ORDER.index(reason.scope))
         return f"{_SCOPES[worst.scope]} ({', '.join(sorted(reasons))})"

@@ -206,17 +206,17 @@ class Dataflow(FrameDataflow):
         """
         self._check_open()
         # Sources and claims of the query belong to a dataflow of their own, and not to this one.
-        with Dataflow(self.spark, time=self.time_name, diff=self.diff_name) as apart:
+        with Dataflow(self.spark, time=self.time_name, diff=self.diff_name) as separate:
             for name, table in self._tables().items():
-                apart.input(name, table.schema)
+                separate.input(name, table.schema)
             values = {
-                name: apart.input(f"{{{name}}}", item.schema)[0]
+                name: separate.input(f"{{{name}}}", item.schema)[0]
                 if isinstance(item, DiffFrame) else item
                 for name, item in _with_clock(query, kwargs, clock).items()
             }
             frames: dict[int, tuple[Relation, DiffFrame]] = {}
             try:
-                frame, read = apart._of_text(query, args, values, frames)
+                frame, read = separate._of_text(query, args, values, frames)
             except UnsupportedQueryError as error:
                 return str(error)
             clauses, reasons = costs(read.relation, frames), frame.explain().reasons

@@ -56,7 +56,7 @@ def used_columns(relation: Relation, wanted: Iterable[str]) -> dict[str, set[str
     {'orders': ['day', 'id']}
     """
     demand = _Demand()
-    demand.of(relation, frozenset(wanted))
+    demand.add(relation, frozenset(wanted))
     used: dict[str, set[str]] = {}
     for node, columns in demand.nodes.values():
         if isinstance(node, Scan):
@@ -76,7 +76,7 @@ def used_names(relation: Relation, wanted: Iterable[str]) -> frozenset[str]:
     ['day_2', 'id_1']
     """
     demand = _Demand()
-    demand.of(relation, frozenset(wanted))
+    demand.add(relation, frozenset(wanted))
     return frozenset().union(*(columns for _, columns in demand.nodes.values()))
 
 
@@ -99,11 +99,11 @@ def pruned(
     ('id_1', 'day_2')
     """
     demand = _Demand()
-    demand.of(relation, frozenset(wanted))
+    demand.add(relation, frozenset(wanted))
     scans = [node for node, _ in demand.nodes.values() if isinstance(node, Scan)]
     if all(old in tables[node.table] for node in scans for old, _ in node.renamed):
         return relation
-    return _Pruning(demand, tables).of(relation)
+    return _Pruning(demand, tables).pruned(relation)
 
 
 class _Demand:
@@ -112,7 +112,7 @@ class _Demand:
     def __init__(self) -> None:
         self.nodes: dict[int, tuple[Relation, frozenset[str]]] = {}
 
-    def of(self, node: Relation, wanted: frozenset[str]) -> None:
+    def add(self, node: Relation, wanted: frozenset[str]) -> None:
         before = self.nodes.get(id(node))
         columns = wanted.intersection(node.columns)
         if before is not None:
@@ -122,7 +122,7 @@ class _Demand:
         self.nodes[id(node)] = node, columns
         names = self._names(node, columns)
         for child in children(node):
-            self.of(child, frozenset(child.columns) if _compares(node) else names)
+            self.add(child, frozenset(child.columns) if _compares(node) else names)
 
     def _names(self, node: Relation, wanted: frozenset[str]) -> frozenset[str]:
         """The columns of its children that a node uses."""
@@ -142,7 +142,7 @@ class _Demand:
         names = {*expression.columns, *_WORD.findall(expression.text)}
         for subquery in expression.subqueries:
             compared = () if subquery.kind == "exists" else subquery.relation.columns
-            self.of(subquery.relation, frozenset(compared))
+            self.add(subquery.relation, frozenset(compared))
             names |= _outers(subquery.relation)
             for value in subquery.values:
                 names |= self._in(value)
@@ -174,7 +174,7 @@ class _Pruning:
         self._built: dict[int, Relation] = {}
         self._absent: set[str] = set()
 
-    def of(self, node: Relation) -> Relation:
+    def pruned(self, node: Relation) -> Relation:
         if id(node) not in self._built:
             self._built[id(node)] = self._build(node)
         return self._built[id(node)]
@@ -189,7 +189,7 @@ class _Pruning:
             self._absent.update(set(node.columns) - {new for _, new in pairs})
             return replace(node, renamed=pairs)
         if isinstance(node, Project):
-            child = self.of(node.child)
+            child = self.pruned(node.child)
             remaining = tuple(
                 item for item in node.named
                 if item.name in wanted or not self._absent & self._names(item.expression)
@@ -213,7 +213,7 @@ class _Pruning:
             return tuple(map(self._value, value))
         if isinstance(value, (Named, Order, WindowFunction)):
             return self._value_fields(value)
-        return self.of(value) if hasattr(value, "columns") else value
+        return self.pruned(value) if hasattr(value, "columns") else value
 
     def _value_fields(self, value: Any) -> Any:
         return replace(value, **{
@@ -225,7 +225,8 @@ class _Pruning:
             return expression
         return replace(expression, subqueries=tuple(
             replace(
-                subquery, relation=self.of(subquery.relation), values=self._value(subquery.values)
+                subquery, relation=self.pruned(subquery.relation),
+                values=self._value(subquery.values),
             )
             for subquery in expression.subqueries
         ))
