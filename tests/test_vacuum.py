@@ -121,7 +121,7 @@ def test_strange_files_in_the_folder_of_data_stay(commits):
 
 @pytest.mark.parametrize("retain", [0, -1])
 def test_the_last_commit_always_stays(commits, retain):
-    with pytest.raises(ValueError, match="give 1 or more"):
+    with pytest.raises(ValueError, match="Pass 1 or more"):
         vacuum(commits.objects, commits, retain)
     assert vacuum(commits.objects, commits, 1, dry_run=False).commits == (0, 1, 2, 3, 4)
     assert commits.numbers() == [5]
