@@ -82,18 +82,18 @@ def main(arguments: list[str] | None = None) -> int:
     refresh.add_argument(
         "--log", help="a Delta table to which a row for each view is appended"
     )
-    given = parser.parse_args(arguments)
-    if given.command in ("refresh", "explain"):
-        return _views(given)
-    if given.command == "doctor":
-        return _doctor(given.root)
-    if given.command == "run":
-        return _run(_program(given.program, parser), given)
-    if given.command == "inspect":
-        return _inspect(given.store)
-    if given.processes is not None and given.processes < 1:
-        parser.error(f"--processes is {given.processes}; give 1 or more")
-    return _warm_up(given.processes)
+    options = parser.parse_args(arguments)
+    if options.command in ("refresh", "explain"):
+        return _views(options)
+    if options.command == "doctor":
+        return _doctor(options.root)
+    if options.command == "run":
+        return _run(_program(options.program, parser), options)
+    if options.command == "inspect":
+        return _inspect(options.store)
+    if options.processes is not None and options.processes < 1:
+        parser.error(f"--processes is {options.processes}; give 1 or more")
+    return _warm_up(options.processes)
 
 
 def _program(name: str, parser: argparse.ArgumentParser) -> Callable[[Any], object]:
@@ -104,47 +104,47 @@ def _program(name: str, parser: argparse.ArgumentParser) -> Callable[[Any], obje
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), function, None)
+        target = getattr(importlib.import_module(module), function, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the program's own mistake
         parser.error(f"there is no module {module!r}; install it, or run this in its folder")
-    if not callable(found):
+    if not callable(target):
         parser.error(f"{module!r} has no function {function!r}")
     try:
-        inspect.signature(found).bind(None)
+        inspect.signature(target).bind(None)
     except TypeError as error:
         parser.error(f"{name} is called with the dataflow, as def {function}(flow): {error}")
     except ValueError:
         pass  # some functions that are written in C have no signature
-    return found
+    return target
 
 
-def _run(program: Callable[[Any], object], given: argparse.Namespace) -> int:
+def _run(program: Callable[[Any], object], options: argparse.Namespace) -> int:
     from pyspark_diff import Dataflow, session
 
-    with Dataflow.open(given.store, program, spark=session()) as flow:
-        if given.catch_up:
-            done = flow.catch_up(token=given.token)
+    with Dataflow.open(options.store, program, spark=session()) as flow:
+        if options.catch_up:
+            done = flow.catch_up(token=options.token)
             print("caught up" if done else "there was nothing to do")
-        print(f"{given.store} keeps {', '.join(flow) or 'nothing by a name'}")
+        print(f"{options.store} keeps {', '.join(flow) or 'nothing by a name'}")
     return 0
 
 
-def _views(given: argparse.Namespace) -> int:
+def _views(options: argparse.Namespace) -> int:
     from pyspark_diff import DiffError, session
     from pyspark_diff.views.folder import FolderOfViews
 
     try:
         views = FolderOfViews(
-            session(), given.folder, store=given.store, policy=given.policy,
-            log=getattr(given, "log", None),
+            session(), options.folder, store=options.store, policy=options.policy,
+            log=getattr(options, "log", None),
         )
         try:
-            if given.command == "explain":
+            if options.command == "explain":
                 print(views.explain())
             else:
-                print(views.rebuild() if given.rebuild else views.refresh())
+                print(views.rebuild() if options.rebuild else views.refresh())
         finally:
             views.close()
     except DiffError as error:
@@ -157,20 +157,20 @@ def _inspect(store: str) -> int:
     from pyspark_diff import DiffError, StateReader, session
 
     try:
-        return _told(StateReader(store, spark=session()))
+        return _describe(StateReader(store, spark=session()))
     except DiffError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def _told(reader: StateReader) -> int:
+def _describe(reader: StateReader) -> int:
     with reader:
         token = "" if reader.token is None else f", last token {reader.token!r}"
         print(f"commit {reader.commit}{token}")
         for name in reader:
-            kept = reader[name]
-            print(f"{name}: {kept.schema.simpleString()}")
-            print(f"    readable from {kept.since()}, complete up to {kept.frontier()}")
+            collection = reader[name]
+            print(f"{name}: {collection.schema.simpleString()}")
+            print(f"    readable from {collection.since()}, complete up to {collection.frontier()}")
     return 0
 
 

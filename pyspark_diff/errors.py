@@ -404,7 +404,7 @@ def errors_from_text() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = from_text(str(error))
-        if found is None:
+        original = from_text(str(error))
+        if original is None:
             raise
-        raise found from error
+        raise original from error
