@@ -58,7 +58,8 @@ EMPTY_NAMES = frozenset(
     "taken tell told within".split()
 )
 _SECTIONS = re.compile(
-    r"(?:Parameters|Returns|Yields|Raises|Notes|Examples?|See Also|-{3,}|>>>|\||#)"
+    r"(?:Parameters|Returns|Yields|Raises|Notes|Examples?|See Also|-{3,}|>>>|\||#|"
+    r"SELECT |WITH \w+ AS|python |spark-submit )"
 )
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+\.|#+|>) ")
 

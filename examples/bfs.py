@@ -31,8 +31,8 @@ def show_updates(updates: Counter) -> None:
     """Print the changes of the number of nodes at each distance, with their times."""
     there = sorted(key for key in updates if updates[key])
     for distance, keys in groupby(there, lambda key: key[0]):
-        told = (f"{updates[key]:+d} at {key[1]}" for key in keys)
-        print(f"  distance {distance}: " + ", ".join(told))
+        changes = (f"{updates[key]:+d} at {key[1]}" for key in keys)
+        print(f"  distance {distance}: " + ", ".join(changes))
 
 
 def show_numbers(updates: Counter) -> None:
@@ -51,8 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--root", type=int, default=0, help="where to start")
     parser.set_defaults(nodes=None)
     options = parser.parse_args(arguments)
-    given = options.edges or options.nodes is not None
-    worked = (options.history or ("random" if given else "worked")) == "worked"
+    has_graph = options.edges or options.nodes is not None
+    worked = (options.history or ("random" if has_graph else "worked")) == "worked"
     options.nodes = 50 if options.nodes is None else options.nodes
     spark = pyspark_diff.session("bfs")
     spark.sparkContext.setLogLevel("ERROR")

@@ -38,9 +38,9 @@ def layout(edges: np.ndarray, count: int, rounds: int = 200) -> np.ndarray:
     near = 1.5 / np.sqrt(count)
     src, dst = edges.T
     for heat in np.linspace(0.1, 0.001, rounds):
-        apart = places[:, None] - places
-        square = np.maximum((apart**2).sum(2, keepdims=True), 1e-6)
-        force = (apart * near**2 / square).sum(1) - places * near
+        distance = places[:, None] - places
+        square = np.maximum((distance**2).sum(2, keepdims=True), 1e-6)
+        force = (distance * near**2 / square).sum(1) - places * near
         along = places[dst] - places[src]
         pull = along * np.linalg.norm(along, axis=1, keepdims=True) / near
         np.add.at(force, src, pull)

@@ -244,13 +244,13 @@ def run_flights(spark: SparkSession, options: argparse.Namespace) -> None:
 
     print("\nThe same year day by day, the answer kept up to date:")
     history = History()
-    kept: list[pa.Table] = []
+    emitted: list[pa.Table] = []
     with Dataflow(spark) as flow:
         routes, routes_in = flow.input(
             "routes", "origin string, dest string", start=int(updates["time"].min())
         )
         answer_now = in_the_air(routes)
-        answer_now.inspect(history.take, by_table=True).inspect(kept.append, by_table=True)
+        answer_now.inspect(history.take, by_table=True).inspect(emitted.append, by_table=True)
         probe = answer_now.probe()
         last = int(updates["time"].max()) + 1
         day_of = updates["time"] // DAY
@@ -264,7 +264,7 @@ def run_flights(spark: SparkSession, options: argparse.Namespace) -> None:
         days = len(history.samples)
         took = time.perf_counter() - started
         print(f"  {days} days in {took:.2f} s, {took / days * 1e3:.1f} ms a day")
-    stepped = pa.concat_tables(kept)
+    stepped = pa.concat_tables(emitted)
     same = accumulated(stepped) == accumulated(answer)
     print(f"  the same updates as in one go: {'yes' if same else 'NO'}")
     if not same:
@@ -280,10 +280,10 @@ def run_flights(spark: SparkSession, options: argparse.Namespace) -> None:
         busy = ends.groupBy("origin").agg(F.sum("diff").alias("flights")).where("flights != 0")
         expected = {(r[0], r[1]) for r in busy.groupBy("flights").count().collect()}
         plain_seconds.append(time.perf_counter() - started)
-        found = {(r[0], r[1]) for r in whole.at(minute).collect()}
-        verdict = "agrees" if found == expected else "DIFFERS"
-        print(f"  minute {minute:>7,}: {_line(found)}  {verdict}")
-        if found != expected:
+        actual = {(r[0], r[1]) for r in whole.at(minute).collect()}
+        verdict = "agrees" if actual == expected else "DIFFERS"
+        print(f"  minute {minute:>7,}: {_line(actual)}  {verdict}")
+        if actual != expected:
             raise SystemExit(f"plain Spark finds {sorted(expected)}")
     print(f"  plain Spark: {np.median(plain_seconds):.2f} s for each of these minutes")
     if options.picture:

@@ -56,8 +56,8 @@ def main(arguments: list[str] | None = None) -> None:
     updates: Counter = Counter()  # from kind and time to the change of a number
     with Dataflow(spark) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
-        found = sizes(k_core(edges, options.k))
-        found.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
+        core_sizes = sizes(k_core(edges, options.k))
+        core_sizes.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
         edges_in.insert(loaded)
         print(f"loaded in {step(flow, edges_in, 1):.2f} s")
         show_iterations(flow)

@@ -4,10 +4,10 @@
     python examples/nightly_graph.py --folder /tmp/graph --night 1
 
 Each night changes some edges and catches up. The loop that spreads labels continues from its fixed
-point of the night before, in another process. ``--killed`` ends the process like a power cut, after
-the commit and before the write to the target. The next night begins with that write. The target is
-a folder of CSV files, one for each epoch. Their sum is compared with the components that a search
-finds in the current edges.
+point of the night before, in another process. With ``--killed`` the process ends like a power cut,
+after the commit and before the write to the target. The next night begins with that write. The
+target is a folder of CSV files, one for each epoch. Their sum is compared with the components that
+a search finds in the current edges.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Folder(Sink):
             csv.writer(file).writerows(epoch.changes.toLocalIterator())
         new.replace(self._folder / f"{epoch.number}.csv")
 
-    def standing(self) -> dict[int, int]:
+    def components(self) -> dict[int, int]:
         """The component of each node: the sum of all files of the target."""
         total: Counter[tuple[int, int]] = Counter()
         for path in self._folder.glob("*.csv"):
@@ -74,8 +74,8 @@ def searched(edges: list[tuple[int, int]]) -> dict[int, int]:
         return node
 
     for edge in edges:
-        one, other = sorted(map(root, edge))
-        parent[other] = one
+        least, other = sorted(map(root, edge))
+        parent[other] = least
     return {node: root(node) for node in list(parent)}
 
 
@@ -100,9 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
     folder.mkdir(exist_ok=True, parents=True)
     with Dataflow.open(str(folder / "state"), program, spark=spark) as flow:
         flow.catch_up()
-    found, expected = target.standing(), searched(edges)
-    same = found == expected
-    print(f"night {options.night}: {len(found)} nodes in {len(set(found.values()))} components, "
+    actual, expected = target.components(), searched(edges)
+    same = actual == expected
+    print(f"night {options.night}: {len(actual)} nodes in {len(set(actual.values()))} components, "
           f"{'as' if same else 'NOT as'} a search finds them")
     if not same:
         raise SystemExit(1)

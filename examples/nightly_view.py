@@ -6,10 +6,10 @@
         examples/nightly_view.py --folder /tmp/shop --night 0
 
 Night 0 makes the tables ``sales``, ``customers`` and ``products`` and loads the view. Each later
-night changes some rows, and the view catches up. ``--killed merged`` ends the process like a power
-cut, after the write to the view and before the sink reports it. ``--killed committed`` ends it
-after the commit and before the write to the view. The next night continues from there. Each night
-that ends compares the view with plain Spark's answer over the tables.
+night changes some rows, and the view catches up. With ``--killed merged`` the process ends like a
+power cut, after the write to the view and before the sink reports it. With ``--killed committed``
+it ends after the commit and before the write to the view. The next night continues from there. Each
+night that ends compares the view with plain Spark's answer over the tables.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     with Dataflow.open(f"{folder}/state", program, spark=spark) as flow:
         flow.catch_up()
-    kept = spark.read.table(f"delta.`{folder}/revenue`")
+    refreshed = spark.read.table(f"delta.`{folder}/revenue`")
     plain = revenue(*(spark.read.table(f"delta.`{folder}/{name}`") for name in COLUMNS))
-    same = sorted(map(tuple, kept.collect())) == sorted(map(tuple, plain.collect()))
-    print(f"night {options.night}: {kept.count()} rows, "
+    same = sorted(map(tuple, refreshed.collect())) == sorted(map(tuple, plain.collect()))
+    print(f"night {options.night}: {refreshed.count()} rows, "
           f"{'as' if same else 'NOT as'} plain Spark computes them")
     if not same:
         raise SystemExit(1)

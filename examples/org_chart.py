@@ -36,8 +36,8 @@ Company = dict[int, tuple[int | None, int]]  # from a person to its manager and 
 
 def below(employees: DiffFrame) -> DiffFrame:
     """For each manager the salaries and the number of everyone below, directly or not."""
-    one = F.lit(1).cast("long").alias("heads")
-    own = employees.select("id", F.col("salary").alias("total"), one)
+    head = F.lit(1).cast("long").alias("heads")
+    own = employees.select("id", F.col("salary").alias("total"), head)
     managed = employees.where("manager IS NOT NULL").select("id", "manager")
 
     def one_level_up(sums: DiffFrame) -> DiffFrame:
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
     company = random_company(options.nodes, options.levels, options.seed)
     if options.edges:
         company = read_company(options.edges)
-    rows = [(person, *of) for person, of in company.items()]
+    rows = [(person, *fields) for person, fields in company.items()]
     changes = list(changed(company, options.changes, options.seed))
     steps: list[pa.Table] = []
     with Dataflow(spark) as flow:

@@ -137,8 +137,8 @@ def main(arguments: list[str] | None = None) -> None:
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
         # All records are equal: the sum of their diffs is their number.
-        alike = reachability(edges, roots).select(F.lit("reachable").alias("kind")).consolidate()
-        alike.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
+        kinds = reachability(edges, roots).select(F.lit("reachable").alias("kind")).consolidate()
+        kinds.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
         roots_in.insert([(root,) for root in options.roots])
         roots_in.close()
         edges_in.insert(loaded)

@@ -243,8 +243,8 @@ class Office:
         """Answer a question. Questions are an input, which is joined with the pairs."""
         self._asked_in.insert([(person,)])
         took = self._step()
-        found = ", ".join(str(boss) for boss in sorted(self._answers)) or "nobody"
-        print(f"  {found} ({took * 1e3:.1f} ms)")
+        names = ", ".join(str(boss) for boss in sorted(self._answers)) or "nobody"
+        print(f"  {names} ({took * 1e3:.1f} ms)")
         self._asked_in.remove([(person,)])
         self._step()
         self._answers.clear()

@@ -73,6 +73,8 @@ def test_code_and_examples_do_not_count(prose):
     page = "A page of\ntwo lines.\n\n```\nwhat is code\n```\n| a cell | of those |\n* an item\n"
     assert [text.strip() for _, text in prose.markdown_texts(page)] == [
         "A page of\ntwo lines.", "a cell", "of those", "an item"]
+    for code in ("SELECT a FROM b" + " JOIN c" * 20, "python program.py" + " --option" * 40):
+        assert not list(prose.sentences(f"{code}\n"))
     assert prose.empty_names("found = 1\nrows = 2\ndef told(): pass\n") == 2
 
 

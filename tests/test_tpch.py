@@ -38,7 +38,7 @@ def stream_of(run):
         if not whole:
             columns = run.columns_of(list(run.QUERIES), run.generated(SCALE))
             whole["stream"] = run.Stream(SCALE, columns, deletes=True)
-        return whole["stream"].of(run.columns_of(numbers, run.generated(SCALE)))
+        return whole["stream"].only(run.columns_of(numbers, run.generated(SCALE)))
 
     return make
 

@@ -46,12 +46,12 @@ def sql(number: int) -> str:
 def columns_of(numbers: list[int], folder: Path) -> dict[str, list[str]]:
     """The columns that some queries read, by table."""
     words = set(re.findall(r"\w+", " ".join(map(sql, numbers))))
-    found = {}
+    columns = {}
     for table in TABLES:
         if any(table in inspect.signature(module(number).query).parameters for number in numbers):
             there = pq.read_schema(folder / f"{table}.parquet").names
-            found[table] = [name for name in there if name in words] or there[:1]
-    return found
+            columns[table] = [name for name in there if name in words] or there[:1]
+    return columns
 
 
 def program(numbers: list[int], schemas: dict[str, str]) -> Any:
@@ -117,8 +117,8 @@ def agrees(number: int, stream: Stream, stop: int, answer: list[Any]) -> bool:
         rounded = [place in inexact and value is not None for place, value in enumerate(row)]
         return [
             f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
-            for value, one in zip(row, rounded) if not one
-        ], [float(value) for value, one in zip(row, rounded) if one]
+            for value, is_rounded in zip(row, rounded) if not is_rounded
+        ], [float(value) for value, is_rounded in zip(row, rounded) if is_rounded]
 
     ours, theirs = (sorted(map(parts, rows)) for rows in (answer, wanted))
     return [same for same, _ in ours] == [same for same, _ in theirs] and all(
@@ -181,8 +181,8 @@ def main(arguments: list[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         if options.store:
             # Another stream has other rounds.
-            of = f"sf{options.scale:g}-{options.logical}" + "-deletes" * options.deletes
-            path = str(Path(options.store, of))
+            name = f"sf{options.scale:g}-{options.logical}" + "-deletes" * options.deletes
+            path = str(Path(options.store, name))
             flow = stack.enter_context(Dataflow.open(path, write, spark=spark))
         else:
             flow = stack.enter_context(Dataflow(spark))

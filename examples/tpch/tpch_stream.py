@@ -48,8 +48,8 @@ def generated(scale: float, cache: Path = CACHE) -> Path:
             f"tpchgen-cli is not there; install it: {sys.executable} -m pip install tpchgen-cli"
         )
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as made:
-        whole = Path(made) / "whole"
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        whole = Path(scratch) / "whole"
         command = [generator, "parquet", "-s", f"{scale:g}", "-o", str(whole)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         try:
@@ -119,15 +119,15 @@ class Stream:
         #: The number of rounds.
         self.rounds = _rounds(self.changes)
 
-    def of(self, columns: dict[str, list[str]]) -> "Stream":
+    def only(self, columns: dict[str, list[str]]) -> "Stream":
         """The same stream with only some tables and columns."""
-        found = copy(self)
-        found.changes = {
+        stream = copy(self)
+        stream.changes = {
             name: replace(self.changes[name], records=self.changes[name].records.select(names))
             for name, names in columns.items()
         }
-        found.rounds = _rounds(found.changes)
-        return found
+        stream.rounds = _rounds(stream.changes)
+        return stream
 
     def _delete(self, folder: Path) -> None:
         orders = _read(folder, "orders", ["o_orderkey"])["o_orderkey"].to_numpy()
