@@ -285,7 +285,7 @@ class LocalObjects(Objects):
         """The open folder of an object, and the name of the object in it."""
         folder, _, base = name.rpartition("/")
         if folder in _KEPT_OPEN:
-            yield self._stays_open(folder, make), base
+            yield self._open_once(folder, make), base
             return
         descriptor = self._open_folder(folder, make=make)
         try:
@@ -293,8 +293,8 @@ class LocalObjects(Objects):
         finally:
             os.close(descriptor)
 
-    def _stays_open(self, folder: str, make: bool) -> int:
-        """A folder that stays open, after a check that no other folder has its name now."""
+    def _open_once(self, folder: str, make: bool) -> int:
+        """Open a folder for good, or check that the open folder still has its name."""
         path = os.path.join(self.root, folder)
         with self._lock:
             known = self._open.get(folder)
