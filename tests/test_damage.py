@@ -120,7 +120,7 @@ def test_a_floor_above_all_commits_is_told_by_whoever_reads_one(spark, tmp_path)
             step(flow, time)
     Path(tmp_path, "floor").mkdir(exist_ok=True)
     Path(tmp_path, "floor", f"{58:016d}").touch()
-    with pytest.raises(DamagedStateError, match="commit 58 is missing, and none is there"):
+    with pytest.raises(DamagedStateError, match="commit 58 is missing, and no commit is there"):
         StateReader(str(tmp_path), spark=spark, commit=1)
 
 

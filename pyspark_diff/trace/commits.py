@@ -487,9 +487,8 @@ class Commits:
         missing = next((n for at, n in enumerate(chain) if n != floor + at), None)
         if missing is not None or not chain:
             gap = floor + next((at for at, n in enumerate(chain) if n != floor + at), 0)
-            raise self._lost(
-                f"commit {gap} is missing, and the last commit is {last if chain else 'none'}"
-            )
+            rest = f"the last commit there is {last}" if chain else "no commit is there"
+            raise self._lost(f"commit {gap} is missing, and {rest}")
         if hint > last and self._hinted == self._decoded(last).store:
             raise self._lost(f"commit {hint} was made, and the last commit there is {last}")
         if not _is_commit(sizes[last]):
