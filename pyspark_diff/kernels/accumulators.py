@@ -1,9 +1,9 @@
-"""Linear aggregates: from columns to vectors. `pyspark_diff.kernels.results` leads back.
+"""Linear aggregates: from columns to vectors. `pyspark_diff.kernels.results` is the way back.
 
 An accumulator is a function ``f`` from a value to a vector, summed with the diffs::
 
     tally(U)[g] = sum(f(x) * d for (x, d) in U of group g)
-    tally(U + V) = tally(U) + tally(V)          so whatever is retracted cancels
+    tally(U + V) = tally(U) + tally(V)          so retractions cancel
 
 Integers are cut into limbs of 32 bits, which leaves room for 2**31 rows or diffs of that size
 before a component overflows. Floats are summed as double-words (see
@@ -26,7 +26,7 @@ from pyspark_diff.kernels.buffers import Array, read_only
 from pyspark_diff.kernels.diff_vectors import DiffVectors, check
 from pyspark_diff.kernels.updates import Int64, PerRow
 
-#: Rows that all accumulators see before the next ones, so that their groups are still in the cache.
+#: Rows that all accumulators read before the next ones, so that their groups stay in the CPU cache.
 SLICE = 1 << 15
 
 _NOTHING = np.empty(0, np.int64)
@@ -51,15 +51,15 @@ def _bits(column: pa.Array) -> Array:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """Some components of a vector: sums over one column, to which nulls add nothing.
+    """Some components of a vector: sums over one column. Nulls add nothing.
 
-    Vectors combine by addition, so all that an accumulator says is what a value adds and how many
-    components that takes. Each of them is a counter, but the first two of a pair.
+    Vectors combine by addition, so an accumulator only defines the addend of a value and the number
+    of components. Each component is a counter, except the first two components of a pair.
 
     Parameters
     ----------
     column : int
-        Index of the column; -1 where none is read.
+        Index of the column; -1 if the accumulator reads no column.
 
     Examples
     --------
@@ -74,9 +74,9 @@ class Accumulator:
     width: ClassVar[int] = 1
     #: Whether the first two components are a pair.
     paired: ClassVar[bool] = False
-    #: What is read of the column, besides which rows are null.
+    #: The values of the column for the kernel, apart from its nulls.
     values: ClassVar[Callable[..., Array]] = staticmethod(_nothing)
-    #: What adds the values of rows to a table.
+    #: The function that adds the values of rows to a table.
     kernel: ClassVar[Callable[..., int]]
 
     def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
@@ -107,7 +107,7 @@ class Trues(Rows):
 class Integers(Accumulator):
     """Values of an integral or boolean column, as limbs of 32 bits.
 
-    The lowest stands first, and all but the highest are not negative in one value.
+    The lowest limb is first, and only the highest limb of a value may be negative.
     """
 
     width = 2
@@ -117,7 +117,7 @@ class Integers(Accumulator):
 
 @dataclass(frozen=True)
 class Squares(Accumulator):
-    """Squares of such values, as limbs."""
+    """Squares of integral or boolean values, as limbs."""
 
     width = 4
     values = staticmethod(_integers)
@@ -135,7 +135,7 @@ class Decimals(Accumulator):
 
 @dataclass(frozen=True)
 class Floats(Accumulator):
-    """Finite values of a float or double column as a pair, then the number of NaN, of infinity and
+    """Finite values of a float or double column as a pair, and the numbers of NaN, of infinity and
     of minus infinity."""
 
     width = 5
@@ -146,7 +146,7 @@ class Floats(Accumulator):
 
 @dataclass(frozen=True)
 class FloatSquares(Accumulator):
-    """Squares of finite values as a pair, then the number of those that overflow."""
+    """Squares of finite values as a pair, and the number of squares that overflow."""
 
     width = 3
     paired = True
@@ -156,7 +156,7 @@ class FloatSquares(Accumulator):
 
 @dataclass(frozen=True)
 class ExactFloats(Accumulator):
-    """Finite values as digits of 32 bits, then counts as of `Floats`."""
+    """Finite values as digits of 32 bits, and counts as in `Floats`."""
 
     width = tallies.DIGITS + 3
     values = staticmethod(_bits)
@@ -165,7 +165,7 @@ class ExactFloats(Accumulator):
 
 @dataclass(frozen=True)
 class Bits(Accumulator):
-    """The number of values of a column of whole numbers in which each bit is set.
+    """For each bit, the number of values of an integral column that have it set.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class Bits(Accumulator):
 
     def read(self, columns: Sequence[pa.Array], start: int, count: int) -> Array:
         values = _integers(columns[self.column].slice(start, count))
-        # A negative number has its sign in all bits above its own ones.
+        # A negative number has its sign in all bits above its own bits.
         return values if self.size == 64 else values & ((1 << self.size) - 1)
 
 
@@ -190,7 +190,7 @@ class Bits(Accumulator):
 class FloatProducts(Accumulator):
     """The sum of products of two columns as a pair, and the number of products that overflow.
 
-    The columns are null together. Products of values that are not finite are left out.
+    The columns are null together. The sum skips products of values that are not finite.
     """
 
     other: int = -1
@@ -205,7 +205,7 @@ class FloatProducts(Accumulator):
 
 @dataclass(frozen=True)
 class ExactPowers(Accumulator):
-    """Powers of finite values as digits of 32 bits, from the power of the smallest double on.
+    """Powers of finite values as digits of 32 bits, starting at the power of the smallest double.
 
     Parameters
     ----------
@@ -226,7 +226,8 @@ class ExactPowers(Accumulator):
 
 @dataclass(frozen=True)
 class ExactProducts(Accumulator):
-    """Products of finite values of two columns, null together, as those of `ExactPowers` by 2."""
+    """Products of finite values of two columns, null together, in the form of `ExactPowers` by
+    2."""
 
     other: int = -1
     width = 2 * tallies.DIGITS
@@ -240,7 +241,8 @@ class ExactProducts(Accumulator):
 def layout_of(
     accumulators: Sequence[Accumulator],
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """First component of each accumulator, the number of vectors of all, and the pairs among them.
+    """First component of each accumulator, the total number of components, and the pairs among
+    them.
 
     Examples
     --------
@@ -251,7 +253,7 @@ def layout_of(
     for accumulator in accumulators:
         offsets.append(width)
         width += accumulator.width
-    pairs = tuple(at for at, held in zip(offsets, accumulators) if held.paired)
+    pairs = tuple(at for at, accumulator in zip(offsets, accumulators) if accumulator.paired)
     return tuple(offsets), width, pairs
 
 
@@ -267,15 +269,15 @@ def tally(
     Parameters
     ----------
     accumulators : sequence of Accumulator
-        What to sum.
+        The sums to compute.
     columns : sequence of pyarrow.Array
         The columns that the accumulators name, n rows each.
     group : ndarray of int64, shape (n,)
         Group of each row, in ``[0, groups)``. This is not checked.
     groups : int
-        Number of groups; those without rows stay zero.
+        Number of groups; groups without rows stay zero.
     diff : ndarray of int64, shape (n,), or int
-        One diff for each row, or the diff of all of them.
+        One diff for each row, or one diff for all rows.
 
     Returns
     -------
@@ -288,8 +290,8 @@ def tally(
 
     Examples
     --------
-    >>> held = [Rows(), Valid(0), Integers(0)]
-    >>> tally(held, [pa.array([5, None, 7])], np.array([0, 0, 1]), 2, 3).values.tolist()
+    >>> sums = [Rows(), Valid(0), Integers(0)]
+    >>> tally(sums, [pa.array([5, None, 7])], np.array([0, 0, 1]), 2, 3).values.tolist()
     [[6, 3, 15, 0], [3, 3, 21, 0]]
     """
     offsets, width, pairs = layout_of(accumulators)

@@ -1,11 +1,11 @@
-"""Expressions of one row, computed by Arrow for a whole table, with the results that Spark gives.
+"""Expressions on one row, computed by Arrow for a whole table, with the same results as Spark.
 
-Spark evaluates an operand only where it has to, which matters where it may fail. Here::
+Spark evaluates an operand only if the result depends on it, which matters if it may fail. Here::
 
     value(formula, table, active)[row]  =  Spark's value, in every row that is active
-    an error is raised  ⟺  in some active row Spark evaluates something that overflows
+    an error is raised  ⟺  in some active row Spark evaluates an operand that overflows
 
-Rows that are not active have any value; whoever asked for them never looks at it.
+Rows that are not active have any value; callers never read them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels import calendar, decimals
 
-#: One value for each row; a scalar stands for as many as there are rows.
+#: One value for each row; a scalar is the value of all rows.
 Value = Any
 
-#: Functions of two values that are null if one of them is, and look at the second only where the
-#: first is not null.
+#: Functions of two values that are null if one of them is. They evaluate the second value only if
+#: the first is not null.
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "+": pc.add_checked,
     "-": pc.subtract_checked,
@@ -40,14 +40,14 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "div": pc.divide,
     "%": lambda x, n: pc.subtract(x, pc.multiply(pc.divide(x, n), n)),
     "pmod": lambda x, n: _positive(_BINARY["%"](x, n), n),
-    # The second is a constant.
+    # The second value is a constant.
     "like": lambda x, pattern: pc.match_like(x, pattern.as_py()),
     "startswith": lambda x, part: pc.starts_with(x, part.as_py()),
     "endswith": lambda x, part: pc.ends_with(x, part.as_py()),
     "contains": lambda x, part: pc.match_substring(x, part.as_py()),
 }
 
-#: Functions of values that are all evaluated in every row.
+#: Functions that evaluate all their values in every row.
 _PLAIN: dict[str, Callable[..., Value]] = {
     "negative": pc.negate_checked,
     "abs": pc.abs_checked,
@@ -71,17 +71,17 @@ _PLAIN: dict[str, Callable[..., Value]] = {
     ),
 }
 
-#: Functions that fail where the result does not fit.
+#: Functions that fail if the result does not fit.
 CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs", "fit", "trunc"})
-#: All functions there are.
+#: All functions.
 FUNCTIONS = frozenset({
     *_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast", "fit", "substring", "trunc"
 })
 
-#: Those of decimals that may be computed in 64 bits.
+#: Functions of decimals that may be computed in 64 bits.
 _SUMS = frozenset({"+", "-", "*"})
 _WORDS = frozenset({"and", "or", "div", "div by"})
-#: Those of `_BINARY` that are written as functions.
+#: Functions of `_BINARY` that are written as calls.
 _CALLED = frozenset({"pmod", "like", "startswith", "endswith", "contains"})
 
 
@@ -93,7 +93,7 @@ class Field:
     ----------
     name : str
     kind : pyarrow.DataType
-        What it is taken as; the table's may differ from it in the time zone or the like.
+        Arrow type of the values; the table's type may differ, for example in the time zone.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Field:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns of the table that are looked at."""
+        """Columns of the table that it reads."""
         return frozenset({self.name})
 
     def value(self, table: pa.Table, active: Value | None = None) -> Value:
@@ -151,11 +151,12 @@ class Apply:
     function : str
         One of `FUNCTIONS`.
     arguments : tuple of ArrowExpression
-        Of the types that the function takes: nothing is converted here. For ``case`` conditions
-        and values take turns, and the value of all other rows stands last; for ``in`` a value is
-        followed by constants; for ``div``, ``%`` and ``pmod`` the divisor is a constant, for
-        ``like`` and the like what is looked for, for ``substring`` where it begins, from 0 on, and
-        where it ends; for ``trunc`` it is a unit of `calendar.UNITS`.
+        Of the types that the function takes: there is no conversion. The arguments of ``case`` are
+        conditions and values in turn, and then the value of all other rows. Those of ``in`` are a
+        value and constants. The second argument is a constant for ``div``, ``%`` and ``pmod`` (the
+        divisor), for ``like``, ``startswith``, ``endswith`` and ``contains`` (the text to search),
+        and for ``trunc`` (a unit of `calendar.UNITS`). For ``substring`` it is the begin, from 0
+        on, and the third is the end.
     kind : pyarrow.DataType
         Type of the result.
     """
@@ -171,7 +172,7 @@ class Apply:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """Columns of the table that are looked at."""
+        """Columns of the table that it reads."""
         return frozenset[str]().union(*[a.columns for a in self.arguments])
 
     def value(self, table: pa.Table, active: Value | None = None) -> Value:
@@ -181,7 +182,7 @@ class Apply:
         ----------
         table : pyarrow.Table
         active : boolean value, optional
-            Rows that count; all of them if not given.
+            Rows that count; all rows by default.
 
         Raises
         ------
@@ -195,9 +196,9 @@ class Apply:
             first = arguments[0].value(table, active)
             inner = None
             if arguments[1].fails:
-                # The second is not looked at where the first decides.
+                # The second value is not evaluated if the first decides.
                 decides = first if name == "or" else pc.invert(first)
-                inner = _within(active, _is_not_true, decides)
+                inner = _narrowed(active, _is_not_true, decides)
             second = arguments[1].value(table, inner)
             return (pc.and_kleene if name == "and" else pc.or_kleene)(first, second)
         if name == "coalesce":
@@ -220,7 +221,7 @@ class Apply:
             assert isinstance(unit, Constant) and isinstance(unit.content, str)
             text = unit.content
             return self._checked(
-                lambda one: calendar.truncated(one, text, self.kind), active,
+                lambda starts: calendar.truncated(starts, text, self.kind), active,
                 value.value(table, active),
             )
         return self._checked(_PLAIN[name], active, *[a.value(table, active) for a in arguments])
@@ -229,7 +230,7 @@ class Apply:
         self, function: Callable[..., Value], active: Value | None, first: Value, *rest: Value
     ) -> Value:
         if active is not None and self.function in CHECKED:
-            # Nothing is computed from null.
+            # Arrow computes nothing from null.
             first = pc.if_else(active, first, pa.scalar(None, first.type))
         try:
             return function(first, *rest)
@@ -237,7 +238,7 @@ class Apply:
             if "zero" in str(error):
                 raise DiffOverflowError(
                     f"{self} divides by zero in some row; leave such rows out, or divide by "
-                    "F.when(...) of what is not zero"
+                    "F.when(divisor != 0, divisor)"
                 ) from error
             if pa.types.is_temporal(self.kind):
                 raise DiffOverflowError(
@@ -249,7 +250,7 @@ class Apply:
                 wider = "'double')"
             raise DiffOverflowError(
                 f"the result of {self} leaves the range of {_sql(self.kind)} in some row; "
-                "cast what it is computed from to a wider type, as in "
+                "cast its columns to a wider type, as in "
                 f"F.col({min(self.columns)!r}).cast({wider}"
             ) from error
 
@@ -257,38 +258,38 @@ class Apply:
         self, table: pa.Table, active: Value | None, sides: Sequence[ArrowExpression],
         kind: pa.DataType,
     ) -> Value:
-        """What is made of two arguments; in another type where it is known to have room there.
+        """The result for two arguments; in another type if that type is known to have room.
 
-        These are ``sides``, which may be what they are before they are cast to their own types.
+        The arguments are ``sides``, possibly without their casts to the types of the function.
         """
-        one, other = sides
-        first = one.value(table, active)
+        left, right = sides
+        first = left.value(table, active)
         inner = None
-        if other.fails and (active is not None or _null_count(first)):
-            inner = _within(active, pc.is_valid, first)
-        second = other.value(table, inner)
+        if right.fails and (active is not None or _null_count(first)):
+            inner = _narrowed(active, pc.is_valid, first)
+        second = right.value(table, inner)
         if self.function in _SUMS and pa.types.is_decimal128(kind):
-            found = decimals.computed(self.function, first, second, kind)
-            if found is not None:
-                return found
-        if one is not self.arguments[0]:
+            result = decimals.computed(self.function, first, second, kind)
+            if result is not None:
+                return result
+        if left is not self.arguments[0]:
             first, second = (
                 pc.cast(value, cast.kind) for value, cast in zip((first, second), self.arguments)
             )
         return self._checked(_BINARY[self.function], active, first, second)
 
     def _to_fit(self, table: pa.Table, active: Value | None) -> Value:
-        """What is to fit: of its own type already where that is known to have room."""
+        """The value to fit; already of its own type if that type is known to have room."""
         (inner,) = self.arguments
         if isinstance(inner, Apply) and inner.function in _SUMS:
-            sides = [one.arguments[0] for one in inner.arguments
-                     if isinstance(one, Apply) and one.function == "cast"]
+            sides = [argument.arguments[0] for argument in inner.arguments
+                     if isinstance(argument, Apply) and argument.function == "cast"]
             if len(sides) == 2 and inner.kind.scale == self.kind.scale:
                 return inner._of_two(table, active, sides, self.kind)
         return inner.value(table, active)
 
     def _fit(self, value: Value) -> Value:
-        """A decimal in a type of fewer digits, halves rounded away from zero."""
+        """A decimal in a type of fewer digits; halves are rounded away from zero."""
         if value.type.scale > self.kind.scale:
             value = pc.round(value, self.kind.scale, "half_towards_infinity")
         return pc.cast(value, self.kind)
@@ -297,32 +298,32 @@ class Apply:
         values: list[Value] = []
         for argument in self.arguments:
             if self.fails and values:
-                active = _within(active, pc.is_null, values[-1])
+                active = _narrowed(active, pc.is_null, values[-1])
             values.append(argument.value(table, active))
         return pc.coalesce(*values)
 
     def _case(self, table: pa.Table, active: Value | None) -> Value:
-        found: list[tuple[Value, Value]] = []
+        cases: list[tuple[Value, Value]] = []
         *branches, otherwise = self.arguments
         for condition, value in zip(branches[::2], branches[1::2]):
             holds = pc.fill_null(condition.value(table, active), False)
-            inner = _within(active, _same, holds) if value.fails else None
-            found.append((holds, value.value(table, inner)))
+            inner = _narrowed(active, _same, holds) if value.fails else None
+            cases.append((holds, value.value(table, inner)))
             if self.fails:
-                active = _within(active, pc.invert, holds)
+                active = _narrowed(active, pc.invert, holds)
         result = otherwise.value(table, active)
-        for holds, value in reversed(found):
+        for holds, value in reversed(cases):
             result = pc.if_else(holds, value, result)
         return result
 
     def _in(self, value: Value) -> Value:
         contents = [a.content for a in self.arguments[1:] if isinstance(a, Constant)]
         known = pa.array([c for c in contents if c is not None], type=self.arguments[0].kind)
-        found = pc.is_in(value, value_set=known)
+        contained = pc.is_in(value, value_set=known)
         unknown = pc.is_null(value)
         if None in contents:
-            unknown = pc.or_(unknown, pc.invert(found))
-        return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+            unknown = pc.or_(unknown, pc.invert(contained))
+        return pc.if_else(unknown, pa.scalar(None, pa.bool_()), contained)
 
     def __str__(self) -> str:
         name, texts = self.function, [str(argument) for argument in self.arguments]
@@ -364,18 +365,18 @@ def column_of(formula: ArrowExpression, table: pa.Table) -> pa.ChunkedArray | pa
 
 
 def _null_count(value: Value) -> int:
-    """How many rows are null; of a scalar whether it is."""
+    """The number of null rows; for a scalar 1 if it is null."""
     return int(not value.is_valid) if isinstance(value, pa.Scalar) else int(value.null_count)
 
 
-def _within(active: Value | None, test: Callable[[Value], Value], value: Value) -> Value:
+def _narrowed(active: Value | None, test: Callable[[Value], Value], value: Value) -> Value:
     """The active rows in which a value passes a test."""
     passed = test(value)
     return passed if active is None else pc.and_(active, passed)
 
 
 def _first(better: Value, new: Value, old: Value) -> Value:
-    """The new value where it is better than the old one, or the old one is null."""
+    """The new value if it is better than the old value, or the old value is null."""
     return pc.if_else(pc.coalesce(better, pc.is_null(old)), new, old)
 
 

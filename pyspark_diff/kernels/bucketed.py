@@ -1,6 +1,6 @@
 """Look-ups in a batch that is cut by bucket: one compiled call for all of its files.
 
-With ``B`` the rows of all files, and ``K`` some keys, each looked for in the files of its bucket::
+With ``B`` the rows of all files, and ``K`` some keys; each look-up reads the files of its bucket::
 
     rows_under(K, B)  =  the rows of B whose key is in K, in the order of a batch
 """
@@ -37,48 +37,48 @@ def rows_under(
     Parameters
     ----------
     keys : ndarray of int64
-        In order; a key may stand there several times.
+        In order; keys may repeat.
     buckets : ndarray of int32
-        The bucket of each.
+        The bucket of each key.
     files : sequence of (int, Updates)
-        Bucket and rows, those of a bucket in order of their keys.
+        Bucket and rows; the rows of a bucket are in the order of their keys.
 
     Returns
     -------
     Updates or None
-        None where they are not plain numbers.
+        None if the records are not plain numbers.
 
     Examples
     --------
-    >>> held = [Updates(np.array([2, 6]), None, 0, 1), Updates(np.array([3]), None, 0, 1)]
-    >>> found = rows_under(np.array([3, 6]), np.array([1, 0], np.int32), list(enumerate(held)))
-    >>> found.key64.tolist(), found.time, found.diffs().tolist()
+    >>> rows = [Updates(np.array([2, 6]), None, 0, 1), Updates(np.array([3]), None, 0, 1)]
+    >>> result = rows_under(np.array([3, 6]), np.array([1, 0], np.int32), list(enumerate(rows)))
+    >>> result.key64.tolist(), result.time, result.diffs().tolist()
     ([3, 6], 0, [1, 1])
     """
     files = sorted(files, key=lambda file: file[0])
     words = [updates.words for _, updates in files]
-    if any(one is None for one in words):
+    if any(entry is None for entry in words):
         return None
-    held = np.array(words, np.int64).reshape(len(files), 9)
+    table = np.array(words, np.int64).reshape(len(files), 9)
     first = np.searchsorted([bucket for bucket, _ in files], np.arange(files[-1][0] + 2))
-    key64, found = _rows_under(np.ascontiguousarray(keys), buckets, held, first)
+    key64, parts = _rows_under(np.ascontiguousarray(keys), buckets, table, first)
     shared: list[PerRow] = []
     for column, addresses, of_all in (
         (1, TIMES, TIME_OF_ALL), (2, PLACES, PLACE_OF_ALL), (3, DIFFS, DIFF_OF_ALL)
     ):
-        one = held[:, of_all]
-        same = not held[:, addresses].any() and (one == one[0]).all()
-        shared.append(int(one[0]) if same else np.ascontiguousarray(found[:, column]))
+        entry = table[:, of_all]
+        same = not table[:, addresses].any() and (entry == entry[0]).all()
+        shared.append(int(entry[0]) if same else np.ascontiguousarray(parts[:, column]))
     time, coordinate, diff = shared
     like = files[0][1]
-    values = None if like.val64 is None else np.ascontiguousarray(found[:, 0])
+    values = None if like.val64 is None else np.ascontiguousarray(parts[:, 0])
     return Updates(key64, None, time, diff, values, None, like.ordering, coordinate)
 
 
 @kernel("int64[:]-, int32[:]-, int64[:,:], int64[:]")
 def _rows_under(keys, buckets, files, first):  # type: ignore[no-untyped-def]
     cursors = np.zeros(files.shape[0], np.int64)
-    found = np.empty((keys.size + 16, 5), np.int64)
+    rows = np.empty((keys.size + 16, 5), np.int64)
     top = 0
     for i in range(keys.size):
         key = keys[i]
@@ -89,13 +89,13 @@ def _rows_under(keys, buckets, files, first):  # type: ignore[no-untyped-def]
             guess = guess_of(address, length, cursors[f], key)
             row = seek(address, length, cursors[f], key, guess)
             while row < length and word(address + 8 * row) == key:
-                found = grown(found, top, top + 1)
-                found[top, 0] = part(files, f, VALUES, VALUES, row)
-                found[top, 1] = part(files, f, TIMES, TIME_OF_ALL, row)
-                found[top, 2] = part(files, f, PLACES, PLACE_OF_ALL, row)
-                found[top, 3] = part(files, f, DIFFS, DIFF_OF_ALL, row)
-                found[top, 4] = key
+                rows = grown(rows, top, top + 1)
+                rows[top, 0] = part(files, f, VALUES, VALUES, row)
+                rows[top, 1] = part(files, f, TIMES, TIME_OF_ALL, row)
+                rows[top, 2] = part(files, f, PLACES, PLACE_OF_ALL, row)
+                rows[top, 3] = part(files, f, DIFFS, DIFF_OF_ALL, row)
+                rows[top, 4] = key
                 top += 1
                 row += 1
             cursors[f] = row
-    return found[:top, 4].copy(), found[:top]
+    return rows[:top, 4].copy(), rows[:top]

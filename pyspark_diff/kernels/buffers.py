@@ -1,8 +1,8 @@
 """Arrow columns as numpy arrays, without a copy where the layout allows one.
 
-Every view starts at the first row of the column, whatever its offset into the Arrow buffers, and
-says nothing about the slots of nulls: those hold anything. Only the types that PySpark's conversion
-from Spark yields are known; `check_type` refuses every other one by name.
+Every view starts at the first row of the column, at any offset into the Arrow buffers. The slots of
+nulls have arbitrary content. The kernels know only the types that PySpark's conversion from Spark
+yields; `check_type` refuses all other types by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_diff.errors import UnsupportedTypeError
 
 Array = npt.NDArray[Any]
 
-# What `fixed` shows of each type; for dates and times it is the count of units.
+# The type of the values that `fixed` returns; for dates and times the value is a count of units.
 FIXED: dict[pa.DataType, type[np.generic]] = {
     pa.int8(): np.int8,
     pa.int16(): np.int16,
@@ -45,7 +45,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Whether the type is a list whose elements lie in one range of a child column.
 
-    A map is a list of its entries, which are structs of a key and a value.
+    A map is a list of its entries. An entry is a struct of a key and a value.
     """
     is_variable = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
     return bool(is_variable or pa.types.is_fixed_size_list(kind))
@@ -83,8 +83,8 @@ def check_type(kind: pa.DataType) -> None:
 def read_only(values: Array) -> Array:
     """A contiguous, read-only view.
 
-    Arrow's own buffers are read-only and numba compiles a kernel anew for each kind of array, so
-    showing it one kind only saves the second compilation.
+    Arrow's own buffers are read-only, and numba compiles a kernel anew for each kind of array. With
+    one kind only there is no second compilation.
     """
     view = np.ascontiguousarray(values).view()
     view.flags.writeable = False
@@ -108,7 +108,7 @@ def _bits(column: pa.Array, number: int) -> Array:
 
 
 def validity(column: pa.Array) -> Array:
-    """One flag for each row, or an array of length zero when no row is null."""
+    """One flag for each row, or an array of length zero if no row is null."""
     if column.null_count == 0:
         return np.empty(0, np.bool_)
     if pa.types.is_null(column.type):
@@ -117,7 +117,7 @@ def validity(column: pa.Array) -> Array:
 
 
 def validity_at(column: pa.Array, rows: Array) -> Array:
-    """`validity(column)[rows]` at the cost of `rows` only, or length zero when no row is null."""
+    """`validity(column)[rows]` at the cost of `rows` only, or length zero if no row is null."""
     if column.null_count == 0:
         return np.empty(0, np.bool_)
     if pa.types.is_null(column.type):
@@ -135,13 +135,13 @@ def fixed(column: pa.Array) -> Array:
 
 
 def decimal_words(column: pa.Array) -> Array:
-    """Unscaled values of a decimal128 column, a row of low and high 64 bits for each."""
+    """Unscaled values of a decimal128 column: a row of low and high 64 bits for each value."""
     vectors = _read(column, 1, np.int64, 2 * column.offset, 2 * len(column))
     return vectors.reshape(-1, 2)
 
 
 def offsets(column: pa.Array) -> Array:
-    """Where each row of a string, binary or list column begins, and where the last one ends.
+    """The start of each row of a string, binary or list column, and the end of the last row.
 
     Positions in `data` or `column.values`; row `i` is at `offsets[i] <= p < offsets[i + 1]`.
     """
@@ -162,10 +162,10 @@ def data(column: pa.Array) -> Array:
 
 
 def elements(column: pa.Array) -> tuple[pa.Array, Array]:
-    """Elements that the rows of a list column reach, and the offsets of the rows into them.
+    """Elements of the rows of a list column, and the offsets of the rows into them.
 
-    Unlike `column.values` and `offsets` it leaves out what only other slices of the same column
-    reach, at the price of new offsets.
+    Unlike `column.values` and `offsets` it omits the elements of other slices of the same column,
+    at the price of new offsets.
     """
     bounds = offsets(column).astype(np.int64, copy=False)
     first, last = int(bounds[0]), int(bounds[-1])
@@ -173,5 +173,5 @@ def elements(column: pa.Array) -> tuple[pa.Array, Array]:
 
 
 def fields(column: pa.StructArray) -> list[pa.Array]:
-    """Columns of the fields of a struct column; its own nulls are not marked in them."""
+    """Columns of the fields of a struct column; they do not mark the nulls of the struct."""
     return [column.field(i) for i in range(column.type.num_fields)]

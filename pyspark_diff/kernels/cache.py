@@ -1,16 +1,16 @@
-"""Where compiled kernels are kept between processes, and when they are compiled again.
+"""The places of compiled kernels between processes, and the reasons to compile them again.
 
-The first of these folders that has a kernel gives it; the first that can be written to gets it::
+A process loads a kernel from the first folder that has it, and saves it in the first writable one::
 
     NUMBA_CACHE_DIR                if it is set, and then no other
-    __pycache__ beside the file    also where it can only be read: a warm-up at install serves all
+    __pycache__ next to the file   also if it is read-only: a warm-up at install serves all users
     the user's folder of caches
     a folder of the user's own in the system's folder for temporary files
 
-Where none can be written to, a kernel is compiled in each process: slower to start, the same
-answers. With ``files(k)`` the file of a kernel and those that it imports, however indirectly::
+If no folder is writable, each process compiles the kernel: the start is slower, the answers are the
+same. With ``files(k)`` the file of a kernel and all files that it imports, directly or indirectly::
 
-    a kernel is given  =>  files(k) read as they did when it was compiled
+    the cache returns a kernel  =>  files(k) have the same content as at its compilation
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-#: The private members of numba's classes that a subclass here sets, or that are called.
+#: The private members of numba's classes that a subclass here sets or calls.
 _USED = {
     CompileResultCacheImpl: ("_locator_classes",),
     FunctionCache: ("_impl_class", "cache_path", "flush", "load_overload", "save_overload"),
@@ -41,20 +41,20 @@ _logger = logging.getLogger("pyspark_diff")
 _IMPORT = re.compile(r"^\s*from pyspark_diff\.kernels\.(\w+) import", re.MULTILINE)
 
 
-class Kept:
-    """The compiled forms of a function, with what numba asks of a cache.
+class KernelCache:
+    """The compiled forms of a function, with the methods that numba calls on a cache.
 
     Parameters
     ----------
     function : callable
     on_miss : callable
-        Called when the function has to be compiled.
+        Called if the function has to be compiled.
     """
 
     def __init__(self, function: Callable[..., Any], on_miss: Callable[[], None]):
         self._function = function
         self._on_miss = on_miss
-        self._found: list[FunctionCache] | None = None
+        self._loaded: list[FunctionCache] | None = None
 
     @property
     def cache_path(self) -> str | None:
@@ -64,16 +64,16 @@ class Kept:
         """The compiled form for types of arguments, or None."""
         for cache in self._caches():
             try:
-                found = cache.load_overload(types, context)
+                compiled = cache.load_overload(types, context)
             except (OSError, EOFError):
-                continue  # a folder that cannot be read, or half a file
-            if found is not None:
-                return found
+                continue  # an unreadable folder, or half a file
+            if compiled is not None:
+                return compiled
         self._on_miss()
         return None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Keep a compiled form, if there is a place for it."""
+        """Store a compiled form, if a folder is writable."""
         for cache in self._caches():
             try:
                 cache.save_overload(types, compiled)
@@ -86,17 +86,17 @@ class Kept:
             cache.flush()
 
     def _caches(self) -> list[FunctionCache]:
-        # Made when they are needed: most kernels are never called.
-        if self._found is None:
-            self._found = list(_caches_of(self._function))
-        return self._found
+        # Created on demand: most kernels are never called.
+        if self._loaded is None:
+            self._loaded = list(_caches_of(self._function))
+        return self._loaded
 
 
 @lru_cache(maxsize=1)
 def is_supported() -> bool:
-    """Whether numba's private classes have all that is used of them.
+    """Whether numba's private classes have all members that the cache uses.
 
-    Without it nothing is wrong: each process compiles the kernels that it calls.
+    Without them the results stay correct: each process compiles the kernels that it calls.
     """
     lacks = [
         f"{kind.__name__}.{name}" for kind, names in _USED.items() for name in names
@@ -117,7 +117,7 @@ def _caches_of(function: Callable[..., Any]) -> Iterator[FunctionCache]:
     for folder in folders(file):
 
         class Implementation(CompileResultCacheImpl):
-            _locator_classes = [_Folder(folder)]  # type: ignore[list-item]
+            _locator_classes = [_FolderLocators(folder)]  # type: ignore[list-item]
 
         class Cache(FunctionCache):
             _impl_class = Implementation
@@ -126,15 +126,15 @@ def _caches_of(function: Callable[..., Any]) -> Iterator[FunctionCache]:
 
 
 def folders(file: str) -> list[str]:
-    """The folders for the kernels of a file, in the order in which they are asked."""
-    # By its place, since two installations may differ.
+    """The folders for the kernels of a file, in the order of look-ups."""
+    # The name depends on the path of the file, since two installations may differ.
     own = hashlib.sha256(os.path.abspath(file).encode()).hexdigest()[:16]
-    told: str = config.CACHE_DIR  # type: ignore[attr-defined]
-    if told:
-        return [os.path.join(told, f"pyspark_diff-{own}")]
-    found = [os.path.join(os.path.dirname(os.path.abspath(file)), "__pycache__")]
+    configured: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    if configured:
+        return [os.path.join(configured, f"pyspark_diff-{own}")]
+    paths = [os.path.join(os.path.dirname(os.path.abspath(file)), "__pycache__")]
     roots = [_user_folder(), _temporary_folder()]
-    return found + [os.path.join(root, "pyspark_diff", own) for root in roots if root]
+    return paths + [os.path.join(root, "pyspark_diff", own) for root in roots if root]
 
 
 def _user_folder() -> str | None:
@@ -144,19 +144,22 @@ def _user_folder() -> str | None:
 
 
 def _temporary_folder() -> str | None:
-    """A folder that nobody else can write to, as what is read from it is run."""
+    """A folder that no other user can write to, since the process runs the code that it loads from
+    it.
+    """
     folder = os.path.join(tempfile.gettempdir(), f"pyspark_diff-{os.getuid()}")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return None
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return folder if own and not found.st_mode & 0o022 else None
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if own and not status.st_mode & 0o022 else None
 
 
-class _Folder:
-    """A place of numba's: makes a locator for each function that is to be kept in a folder."""
+class _FolderLocators:
+    """A locator factory for numba: creates a locator for each function that is stored in a
+    folder."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -186,17 +189,18 @@ class _Locator:
 
 @lru_cache(maxsize=None)
 def stamp(file: str) -> str:
-    """A digest of a file and of all modules of this folder that it imports, however indirectly."""
+    """A digest of a file and of all modules of this folder that it imports, directly or
+    indirectly."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    found, done = [Path(file)], set()
-    while found:
-        path = found.pop()
+    pending, done = [Path(file)], set()
+    while pending:
+        path = pending.pop()
         if path in done:
             continue
         done.add(path)
         text = path.read_bytes()
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(text).digest())
         named = (here / f"{name}.py" for name in _IMPORT.findall(text.decode()))
-        found.extend(sorted(other for other in named if other.exists()))
+        pending.extend(sorted(other for other in named if other.exists()))
     return digest.hexdigest()

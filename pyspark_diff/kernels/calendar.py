@@ -26,7 +26,7 @@ _FIXED = {
 }
 #: Units of whole days.
 DAYS = frozenset({"week", "month", "quarter", "year"})
-#: The names that units have, in lower case.
+#: The accepted names of units, in lower case.
 UNITS = {
     **{unit: unit for unit in (*_FIXED, *DAYS)},
     "dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year",
@@ -66,7 +66,7 @@ def truncated(value: Any, unit: str, kind: pa.DataType) -> Any:
     unit : str
         A value of `UNITS`; for dates one of `DAYS`.
     kind : DataType
-        Of the result.
+        Type of the result.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def truncated(value: Any, unit: str, kind: pa.DataType) -> Any:
         if unit in _FIXED:
             starts = numbers - numbers % _FIXED[unit]
         else:
-            starts = numbers - numbers % scale - _day_within(numbers // scale, unit) * scale
+            starts = numbers - numbers % scale - _day_of_unit(numbers // scale, unit) * scale
         if np.any(starts > numbers):
             raise pa.ArrowInvalid("overflow")
         return starts
@@ -92,7 +92,7 @@ def truncated(value: Any, unit: str, kind: pa.DataType) -> Any:
     return _mapped(value, start, kind)
 
 
-def _day_within(days: Numbers, unit: str) -> Numbers:
+def _day_of_unit(days: Numbers, unit: str) -> Numbers:
     """The number of days from the start of a unit; weeks start on Monday."""
     if unit == "week":
         return (days + 3) % 7
@@ -131,10 +131,10 @@ def day(date: Any) -> Any:
     return _mapped(date, lambda n: civil(n)[2], pa.int32())
 
 
-def clock_part(unit: str, within: int) -> Callable[[Any], Any]:
-    """A function from timestamps to the number of a unit within the next larger one."""
+def clock_part(unit: str, units: int) -> Callable[[Any], Any]:
+    """A function from timestamps to the number of a unit inside the next larger unit."""
     length = _FIXED[unit]
-    return lambda moment: _mapped(moment, lambda n: n // length % within, pa.int32())
+    return lambda moment: _mapped(moment, lambda n: n // length % units, pa.int32())
 
 
 def _mapped(value: Any, function: Callable[[Numbers], Numbers], kind: pa.DataType) -> Any:

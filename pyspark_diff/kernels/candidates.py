@@ -1,6 +1,6 @@
-"""The distinct values of some keys as candidates, in order, when rows of batches have been read.
+"""The distinct values of some keys as candidates, in order, after rows of batches have been read.
 
-    base[c]  =  the sum of the old diffs that were read of candidate c
+    base[c]  =  the sum of the old diffs of candidate c that have been read
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ def values_of(updates: Updates) -> Updates:
 
 
 def expand(first: Int64, counts: Int64) -> tuple[Int64, Int64]:
-    """The rows of several runs, and the number of the run of each."""
+    """The rows of several runs, and the number of each row's run."""
     run = np.repeat(np.arange(counts.size), counts)
     return run, np.arange(run.size) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 
 def code_order(code: Int64) -> Int64:
-    """Rows in the order of codes; what is in order already is not sorted."""
+    """Rows in the order of codes; ordered codes are not sorted again."""
     if (code[1:] >= code[:-1]).all():
         return np.arange(code.size)
     return np.argsort(code)
 
 
 def check(fits: bool) -> None:
-    """Raise where a sum of diffs does not fit."""
+    """Raise if a sum of diffs does not fit."""
     if not fits:
         raise DiffOverflowError(
             "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
@@ -45,8 +45,8 @@ def check(fits: bool) -> None:
 
 @kernel("int64[:], int64[:], int64, int64[:]-")
 def candidates(order, packed, old, diff):  # type: ignore[no-untyped-def]
-    """Each distinct value once: a row of it, its sum of old diffs, whether it is touched; and which
-    one each touched value is (rows from ``old`` on); and whether no sum overflows."""
+    """Each distinct value once: a row of it, its sum of old diffs, and whether it is touched. Then
+    the candidate of each touched value (rows from ``old`` on), and whether no sum overflows."""
     count = 0
     for i in range(order.size):
         count += i == 0 or packed[order[i]] != packed[order[i - 1]]

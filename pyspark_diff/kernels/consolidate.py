@@ -1,5 +1,5 @@
-"""Consolidation: equal ``(record, time)`` become one row, zeros vanish. In a loop the time has the
-loop's coordinate as a part.
+"""Consolidation: equal ``(record, time)`` become one row, and zeros vanish. In a loop the loop's
+coordinate is a part of the time.
 
 For updates ``U`` and ``C = consolidate(U)``::
 
@@ -8,7 +8,7 @@ For updates ``U`` and ``C = consolidate(U)``::
     rows of C are ordered by (key64, key, value, coordinate, time)
 
 Everything is reduced to one problem: sums of diffs by one 64-bit code. Records and times are packed
-into the code where their ranges allow, and ranked first where they do not.
+into the code if their ranges allow, and ranked first if they do not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pyspark_diff.kernels.updates import (
 
 @dataclass(frozen=True)
 class Grouped:
-    """Consolidated updates, and where the rows of each record start.
+    """Consolidated updates, and the first row of each record.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Grouped:
     starts : ndarray of int64, shape (records,)
         Index of the first row of each record.
     key_starts : ndarray of int64, shape (keys,), or None
-        Index of the first row of each key, where records are pairs of a key and a value.
+        Index of the first row of each key, if records are pairs of a key and a value.
     """
 
     updates: Updates
@@ -68,7 +68,7 @@ class Grouped:
 
 
 class Runs(Grouped):
-    """As `Grouped`, where records and keys are looked for when somebody asks where they start.
+    """As `Grouped`, but the starts of records and keys are computed on demand.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Runs(Grouped):
 
     @cached_property
     def key_starts(self) -> Int64 | None:  # type: ignore[override]
-        """Index of the first row of each key, where records are pairs of a key and a value."""
+        """Index of the first row of each key, if records are pairs of a key and a value."""
         return None if self.updates.val64 is None else np.flatnonzero(self._new_keys())
 
     def _new_keys(self) -> np.ndarray:
@@ -99,7 +99,7 @@ class Runs(Grouped):
 def consolidate_parts(parts: list[Updates]) -> Grouped:
     """As `consolidate`, of all rows of several parts. The list is emptied.
 
-    Where nobody else has the parts, they go before there is what is made of them.
+    If no other variable refers to the parts, their memory is free before the result is complete.
     """
     parts[:] = [part for part in parts if len(part)]
     if parts and sum(map(len, parts)) >= sums.PARTITIONED:
@@ -113,12 +113,12 @@ def consolidate_parts(parts: list[Updates]) -> Grouped:
         ]
         if len(columns) == len(parts):
             parts.clear()
-            found = sum_parts(columns)
+            summed = sum_parts(columns)
             parts += [
                 Updates(key, None, time, diff, value, None, ordering, coordinate)
-                for key, value, time, diff in (columns if found is None else [found])
+                for key, value, time, diff in (columns if summed is None else [summed])
             ]
-            if found is not None:
+            if summed is not None:
                 return Runs(parts.pop())
     rows = concat(parts)
     parts.clear()
@@ -156,15 +156,15 @@ def consolidate(updates: Updates) -> Grouped:
     if isinstance(updates.coordinate, np.ndarray):
         return _consolidate_places(updates, updates.coordinate)
     if len(updates) <= FEW and (updates.val64 is None or not (updates.columns or updates.values)):
-        found = _consolidate_few(updates)
-        if found is not None:
-            return found
+        result = _consolidate_few(updates)
+        if result is not None:
+            return result
     if len(updates) > FEW and updates.columns is None and updates.values and (
         updates.ordering is None
     ):
-        found = _consolidate_hashed(updates)
-        if found is not None:
-            return found
+        result = _consolidate_hashed(updates)
+        if result is not None:
+            return result
     key, key_first = codes_of(updates.key64, updates.columns, None)
     if isinstance(updates.diff, DiffVectors):
         return _consolidate_vectors(updates, updates.diff, key, key_first)
@@ -190,12 +190,13 @@ def consolidate(updates: Updates) -> Grouped:
 
 
 def _narrowed(diff: Int64) -> PerRow:
-    """Diffs of many rows as the one that all have: it is not moved, nor written for each."""
+    """Diffs of many rows as one number if all are equal: it need not be moved or written per
+    row."""
     return one_or_all(diff) if diff.size >= sums.PARTITIONED else diff
 
 
 def _single(updates: Updates) -> Grouped:
-    """As `consolidate`, of one row: what a small step has in each bucket."""
+    """As `consolidate`, of one row: a small step has one row in each bucket."""
     diff = updates.diff if isinstance(updates.diff, DiffVectors) else updates.diffs()
     if not (diff.nonzero() if isinstance(diff, DiffVectors) else diff)[0]:
         return Grouped(empty(), np.empty(0, np.int64))
@@ -209,8 +210,8 @@ def _single(updates: Updates) -> Grouped:
 
 
 def _consolidate_few(updates: Updates) -> Grouped | None:
-    """As `consolidate`, of few rows of numbers, or of anything without values; None where it takes
-    more."""
+    """As `consolidate`, of few rows of numbers, or of any records without values; None if that is
+    not enough."""
     key, value, time, diff = updates.key64, updates.val64, updates.time, updates.diff
     if isinstance(diff, DiffVectors):
         return None
@@ -218,28 +219,28 @@ def _consolidate_few(updates: Updates) -> Grouped | None:
         np.ascontiguousarray(part) if isinstance(part, np.ndarray) else np.array([part], np.int64)
         for part in (key, key if value is None else value, time, diff)
     ]
-    count, alone, groups, alike, found = sums_of_few(*columns, value is not None)
+    count, alone, groups, same_time, sums = sums_of_few(*columns, value is not None)
     if count < 0:
         return None
-    keys, values, times, diffs, _, _, first = found[:7, :count]
-    starts, key_starts, order = found[4, :alone], found[5, :groups], found[7]
+    keys, values, times, diffs, _, _, first = sums[:7, :count]
+    starts, key_starts, order = sums[4, :alone], sums[5, :groups], sums[7]
     records = None
     if updates.columns is not None:
-        # Those with one hash are one record, or there is more to be told apart.
+        # Rows with one hash are one record, or the hash does not distinguish the records.
         met = np.flatnonzero(key[order[1:]] == key[order[:-1]])
         if met.size and not rows_equal(updates.columns, order[met], order[met + 1]).all():
             return None
         records = taken(updates.columns, first)
     rows = Updates(
-        keys, records, int(columns[2][0]) if alike else times, diffs,
+        keys, records, int(columns[2][0]) if same_time else times, diffs,
         None if value is None else values, None, updates.ordering, updates.coordinate,
     )
     return Grouped(rows, starts, None if value is None else key_starts)
 
 
 def _consolidate_hashed(updates: Updates) -> Grouped | None:
-    """As `consolidate`, of keys that are numbers with values behind hashes, all with one time and
-    one diff: rows are put in order as they are, nothing is numbered. None where it takes more."""
+    """As `consolidate`, of keys that are numbers and of hashed values, all with one time and one
+    diff: the rows are sorted directly, without numbering. None if that is not enough."""
     key, value, diff = updates.key64, updates.val64, updates.diff
     if value is None or isinstance(updates.time, np.ndarray) or not isinstance(diff, int):
         return None
@@ -268,23 +269,23 @@ def _consolidate_hashed(updates: Updates) -> Grouped | None:
 
 
 def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
-    """As `consolidate`, where a time has several coordinates: the two make one code."""
+    """As `consolidate`, of times with several coordinates: coordinate and time make one code."""
     first = int(coordinate[0])
     if (coordinate == first).all():
         return consolidate(updates.placed(first))
     when = PairCodes(coordinate, updates.times())
-    found = consolidate(updates.at(when.code, updates.diff).placed(0))
-    if not len(found.updates):
-        return found
-    coordinate, time = when.parts(found.updates.times())
-    rows = found.updates.at(time, found.updates.diff).placed(coordinate)
-    return Grouped(rows, found.starts, found.key_starts)
+    grouped = consolidate(updates.at(when.code, updates.diff).placed(0))
+    if not len(grouped.updates):
+        return grouped
+    coordinate, time = when.parts(grouped.updates.times())
+    rows = grouped.updates.at(time, grouped.updates.diff).placed(coordinate)
+    return Grouped(rows, grouped.starts, grouped.key_starts)
 
 
 def _consolidate_vectors(
     updates: Updates, vectors: DiffVectors, key: Int64, first: Int64 | None
 ) -> Grouped:
-    """As `consolidate` where diffs are vectors."""
+    """As `consolidate`, of diffs that are vectors."""
     if not isinstance(updates.time, np.ndarray):
         code, sums = sum_vectors(key, vectors)
         rows = rows_of(updates, code, updates.time, sums, first).placed(updates.coordinate)
@@ -297,7 +298,7 @@ def _consolidate_vectors(
 
 
 def runs_of(updates: Updates) -> Grouped:
-    """Where records and keys start among rows that are consolidated and in order already."""
+    """The starts of records and keys among rows that are consolidated and in order already."""
     if not len(updates):
         return Grouped(updates, np.empty(0, np.int64))
     if len(updates) == 1:
@@ -319,13 +320,13 @@ def _changes(key64: Int64, columns: tuple[pa.Array, ...] | None) -> np.ndarray:
 def codes_of(
     key64: Int64, columns: tuple[pa.Array, ...] | None, ordering: Ordering | None
 ) -> tuple[Int64, Int64 | None]:
-    """A code for each row, equal where the records are; and for hashes a row of each code."""
+    """A code for each row, equal for equal records; and for hashes a row of each code."""
     if columns is None:
         return key64, None
     if ordering is None:
         return group_records(key64, columns)
-    found, group = ranked(ranking.codes(columns, ordering, key64.size))
-    first = np.empty(found.size, np.int64)
+    distinct, group = ranked(ranking.codes(columns, ordering, key64.size))
+    first = np.empty(distinct.size, np.int64)
     first[group[::-1]] = np.arange(group.size - 1, -1, -1)
     return group, first
 
@@ -357,7 +358,7 @@ class PairCodes:
             parts.append(codes)
             spans.append(span)
         while sum(span.bit_length() for span in spans) > 62:
-            # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
+            # Ranks of both always fit: one kernel call has fewer than 2^31 rows.
             wide = max(range(2), key=lambda i: spans[i])
             self._bases[wide], parts[wide] = ranked(parts[wide])
             spans[wide] = parts[wide].size
@@ -370,7 +371,7 @@ class PairCodes:
         self.span = (spans[0] << self._bits) | ((1 << self._bits) - 1)
 
     def parts(self, code: Int64) -> tuple[Int64, Int64]:
-        """The two codes again."""
+        """The two codes of each pair code."""
         left, right = (
             base[part] if isinstance(base, np.ndarray) else part + base
             for part, base in zip((code >> self._bits, code & ((1 << self._bits) - 1)), self._bases)

@@ -1,11 +1,11 @@
-"""Loop coordinates: which iteration of each of the loops around it an update belongs to.
+"""Loop coordinates: the iteration of each enclosing loop that an update belongs to.
 
 The coordinate ``(i1, ..., im)`` of an update in ``m`` nested loops, the outermost first, is packed
 into one integer. Coordinates have the product order::
 
     (i1, ..., im) <= (j1, ..., jm)   iff   i1 <= j1 and ... and im <= jm
 
-and packed ones, compared as numbers, come in lexicographic order, which respects it.
+and packed coordinates, compared as numbers, have the lexicographic order, which respects it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_diff.times import Coordinate, enter, join
 
 
 def bits(depth: int) -> int:
-    """How many bits each part of a coordinate has in so many nested loops."""
+    """Number of bits of each part of a coordinate in ``depth`` nested loops."""
     return 62 // depth if depth else 62
 
 
@@ -30,7 +30,7 @@ def pack(coordinate: Coordinate) -> int:
     Raises
     ------
     StalledError
-        If a part of it is too large for that.
+        If a part of it is too large for its bits.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def pack(coordinate: Coordinate) -> int:
         if part >> width:
             raise StalledError(
                 f"iteration {part} of {len(coordinate)} nested loops is more than "
-                f"{(1 << width) - 1}, the most that can be told apart at this depth"
+                f"{(1 << width) - 1}, the largest number at this depth"
             )
         code = (code << width) | part
     return code
@@ -58,12 +58,12 @@ def unpack(code: int, depth: int) -> Coordinate:
 
 @dataclass(frozen=True)
 class Limit:
-    """The coordinates up to one of them.
+    """The coordinates that are less than or equal to a limit.
 
     Parameters
     ----------
     depth : int
-        Number of loops around the updates that are limited.
+        Number of loops around the updates.
     code : int
         The coordinate, packed.
 
@@ -81,21 +81,22 @@ class Limit:
         """Whether each coordinate is less than or equal to the limit."""
         if self.depth <= 1:
             return codes <= self.code
-        found = np.ones(codes.size, dtype=bool)
+        below = np.ones(codes.size, dtype=bool)
         for mine, theirs in zip(unpack(self.code, self.depth), _parts(codes, self.depth)):
-            found &= theirs <= mine
-        return found
+            below &= theirs <= mine
+        return below
 
 
 def lub(codes: PerRow, depth: int, at: Coordinate) -> PerRow:
-    """The least coordinates beyond both: of rows in some of the loops around, and of one in all.
+    """The least upper bounds of coordinates of rows in some of the loops and of a coordinate in
+    all.
 
     Parameters
     ----------
     codes : ndarray of int64, or int
         Coordinates of rows in `depth` nested loops.
     depth : int
-        May be less than the length of `at`: in the other loops the rows are there from the start.
+        May be less than the length of `at`: the rows exist in the other loops from the start.
     at : tuple of int
 
     Returns
@@ -115,13 +116,13 @@ def lub(codes: PerRow, depth: int, at: Coordinate) -> PerRow:
         return np.maximum(codes, at[0]) if isinstance(codes, np.ndarray) else max(codes, at[0])
     if not isinstance(codes, np.ndarray):
         return pack(join(enter(unpack(codes, depth), deep - depth), at))
-    found = np.zeros(codes.size, dtype=np.int64)
+    bound = np.zeros(codes.size, dtype=np.int64)
     width = bits(deep)
     theirs = _parts(codes, depth)
     for i, mine in enumerate(at):
         part = np.maximum(theirs[i], mine) if i < depth else mine
-        found = (found << width) | part
-    return found
+        bound = (bound << width) | part
+    return bound
 
 
 def _parts(codes: Int64, depth: int) -> list[Int64]:

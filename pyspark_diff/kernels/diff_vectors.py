@@ -1,14 +1,14 @@
-"""Diffs that are vectors: several sums kept beside each other, one *component* for each.
+"""Diffs that are vectors: several sums of a row, one *component* for each.
 
-Vectors form a commutative group, added component by component, so they serve wherever a diff does::
+Vectors form a commutative group, added component by component, so they are valid diffs::
 
     sum_vectors(c, L)[k]    = sum(L[i] for c[i] == k)            (codes that sum to zero vanish)
     running(L, s, B):  after[i] = B[g] + sum(L[j] for j <= i in the group g of i)
                        before[i] = after[i] - L[i]
 
-Integer components obey this exactly or raise. A pair of them holds one sum of doubles as a
-*double-word*, added with a relative error of about 3 * 2**-106, whether or not the sum is in the
-range of doubles: see `pyspark_diff.kernels.double_word`.
+Integer components obey this exactly or raise. A pair of components has one sum of doubles as a
+*double-word*, added with a relative error of about 3 * 2**-106, inside and outside of the range of
+doubles: see `pyspark_diff.kernels.double_word`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pyspark_diff.kernels.overflow import sum_leaves
 
 Int64 = np.ndarray
 
-#: What a kernel reports, added up: bits of it.
+#: The bits of a kernel's status, which are combined by "or".
 COUNTER_OVERFLOW, MULTIPLICITY = 1, 2
 
-#: How `_add_row` treats a component.
+#: The roles of a component in `_add_row`.
 _COUNTER, _HIGH, _LOW = 0, 1, 2
 
 
@@ -41,10 +41,10 @@ class DiffVectors:
     Parameters
     ----------
     values : ndarray of int64, shape (n, w), C-contiguous
-        The components: signed counters, or the bits of a float64 where they belong to a pair.
-    pairs : tuple of int
-        First component of each pair. Those at ``p`` and ``p + 1`` hold two finite float64, the
-        words of one sum.
+            The components: signed counters, or for pairs the bits of a float64.
+        pairs : tuple of int
+            First component of each pair. The components ``p`` and ``p + 1`` are two finite float64,
+            the words of one sum.
 
     Examples
     --------
@@ -61,30 +61,30 @@ class DiffVectors:
 
     @property
     def width(self) -> int:
-        """Number of vectors of each row."""
+        """Number of components of each row."""
         return int(self.values.shape[1])
 
     @property
     def reals(self) -> np.ndarray:
-        """The same memory read as float64, which means something in the vectors of pairs only."""
+        """The same memory read as float64; only the components of pairs are meaningful."""
         return self.values.view(np.float64)
 
     def take(self, rows: np.ndarray | slice) -> "DiffVectors":
-        """Rows at the given indices (or where a mask is true, or of a slice), in that order."""
+        """Rows at some indices (or of a mask or a slice), in that order."""
         return DiffVectors(np.ascontiguousarray(self.values[rows]), self.pairs)
 
     def zeros(self, rows: int) -> "DiffVectors":
-        """As many rows of zero, with vectors like these."""
+        """Rows of zero, as wide as these vectors."""
         return DiffVectors(np.zeros((rows, self.width), np.int64), self.pairs)
 
     def nonzero(self) -> np.ndarray:
-        """Whether any component of a row is not zero; of floats both zeros are."""
-        found = np.empty(len(self), np.bool_)
-        _nonzero(read_only(self.values), read_only(self.reals), self.roles(), found)
-        return found
+        """Whether any component of a row is not zero; both zeros of floats count as zero."""
+        flags = np.empty(len(self), np.bool_)
+        _nonzero(read_only(self.values), read_only(self.reals), self.roles(), flags)
+        return flags
 
     def roles(self) -> np.ndarray:
-        """What each component is, for the compiled kernels."""
+        """The role of each component, for the compiled kernels."""
         return _roles(self.width, self.pairs)
 
 
@@ -97,12 +97,12 @@ def _roles(width: int, pairs: tuple[int, ...]) -> np.ndarray:
 
 
 def concat_vectors(parts: Sequence[DiffVectors]) -> DiffVectors:
-    """All rows of at least one set of vectors, one set behind the other.
+    """All rows of at least one set of vectors, concatenated.
 
     Examples
     --------
-    >>> one = DiffVectors(np.array([[1, 2]]))
-    >>> concat_vectors([one, one.zeros(1)]).values.tolist()
+    >>> vectors = DiffVectors(np.array([[1, 2]]))
+    >>> concat_vectors([vectors, vectors.zeros(1)]).values.tolist()
     [[1, 2], [0, 0]]
     """
     if len(parts) == 1:
@@ -111,14 +111,14 @@ def concat_vectors(parts: Sequence[DiffVectors]) -> DiffVectors:
 
 
 def sum_vectors(code: Int64, vectors: DiffVectors) -> tuple[Int64, DiffVectors]:
-    """Add the vectors of equal codes and drop what adds up to zero.
+    """Add the vectors of equal codes and drop sums that are zero.
 
     Parameters
     ----------
     code : ndarray of int64, shape (n,)
         A code for each row, in any order; ordered codes are not sorted again.
     vectors : DiffVectors
-        The rows. Those of one code are added in the order in which they stand.
+        The rows. The rows of one code are added in their order.
 
     Returns
     -------
@@ -144,16 +144,16 @@ def sum_vectors(code: Int64, vectors: DiffVectors) -> tuple[Int64, DiffVectors]:
         order = np.argsort(code, kind="stable")
     codes = np.empty(rows, np.int64)
     sums = DiffVectors(np.empty((rows, vectors.width), np.int64), vectors.pairs)
-    kept, status = _sum(
+    count, status = _sum(
         read_only(code), order, read_only(vectors.values), read_only(vectors.reals),
         vectors.roles(),
         codes, sums.values, sums.reals,
     )
     check(status)
-    if kept < rows // 2:
+    if count < rows // 2:
         # Otherwise a few sums would keep the memory of all rows.
-        return codes[:kept].copy(), DiffVectors(sums.values[:kept].copy(), vectors.pairs)
-    return codes[:kept], sums.take(slice(0, kept))
+        return codes[:count].copy(), DiffVectors(sums.values[:count].copy(), vectors.pairs)
+    return codes[:count], sums.take(slice(0, count))
 
 
 def running(
@@ -168,7 +168,7 @@ def running(
     starts : ndarray of int64, shape (groups,)
         Index of the first row of each group; no group is empty.
     base : DiffVectors, shape (groups, w)
-        What each group starts from.
+        The initial sum of each group.
 
     Returns
     -------
@@ -198,12 +198,12 @@ def running(
 
 
 def add_at(table: DiffVectors, group: Int64, vectors: DiffVectors) -> None:
-    """Add each row of vectors to the row of the table that its group names, in place.
+    """Add each row of vectors to the table's row of its group, in place.
 
     Parameters
     ----------
     table : DiffVectors
-        Changed; its values must be writable. After an error it holds a part of the sums.
+        Changed; its values must be writable. After an error it has a part of the sums.
     group : ndarray of int64, shape (n,)
         A row of the table for each row of vectors; groups may repeat.
     vectors : DiffVectors, shape (n, w)
@@ -227,15 +227,15 @@ def add_at(table: DiffVectors, group: Int64, vectors: DiffVectors) -> None:
 
 
 def check(status: int) -> None:
-    """Raise what a kernel has reported, if anything."""
+    """Raise the error of a kernel's status, if any."""
     if status & COUNTER_OVERFLOW:
         raise DiffOverflowError(
-            "a sum kept in the diff leaves the range of 64-bit integers: check the diffs that go in"
+            "a sum in the diff leaves the range of 64-bit integers: check the diffs of the input"
         )
     if status & MULTIPLICITY:
         raise DiffOverflowError(
             "a multiplicity is too large for an exact sum: the diff of a row must be smaller than "
-            "2147483648 in size; check the diffs that go in"
+            "2147483648 in size; check the diffs of the input"
         )
 
 
@@ -268,9 +268,9 @@ def _is_nonzero(values, reals, row, role):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64[:,:]-, float64[:,:]-, int64[:], bool[:]")
-def _nonzero(values, reals, role, found):  # type: ignore[no-untyped-def]
-    for i in range(found.size):
-        found[i] = _is_nonzero(values, reals, i, role)
+def _nonzero(values, reals, role, flags):  # type: ignore[no-untyped-def]
+    for i in range(flags.size):
+        flags[i] = _is_nonzero(values, reals, i, role)
 
 
 @kernel(
@@ -278,21 +278,21 @@ def _nonzero(values, reals, role, found):  # type: ignore[no-untyped-def]
     "float64[:,:]"
 )
 def _sum(code, order, values, reals, role, codes, out, out_reals):  # type: ignore[no-untyped-def]
-    status, kept, rows, i = 0, 0, code.size, 0
+    status, count, rows, i = 0, 0, code.size, 0
     while i < rows:
         this = code[order[i] if order.size else i]
         for k in range(out.shape[1]):
-            out[kept, k] = 0
+            out[count, k] = 0
         while i < rows:
             row = order[i] if order.size else i
             if code[row] != this:
                 break
-            status |= _add_row(values, reals, row, role, out, out_reals, kept)
+            status |= _add_row(values, reals, row, role, out, out_reals, count)
             i += 1
-        codes[kept] = this
-        if _is_nonzero(out, out_reals, kept, role):
-            kept += 1
-    return kept, status
+        codes[count] = this
+        if _is_nonzero(out, out_reals, count, role):
+            count += 1
+    return count, status
 
 
 @kernel(
@@ -307,9 +307,9 @@ def _running(  # type: ignore[no-untyped-def]
         stop = starts[g + 1] if g + 1 < starts.size else rows
         for i in range(starts[g], stop):
             for k in range(role.size):
-                held = base[g, k] if i == starts[g] else after[i - 1, k]
-                before[i, k] = held
-                after[i, k] = held
+                last = base[g, k] if i == starts[g] else after[i - 1, k]
+                before[i, k] = last
+                after[i, k] = last
             status |= _add_row(values, reals, i, role, after, after_reals, i)
     return status
 
