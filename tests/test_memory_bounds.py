@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark_diff import Dataflow, StorageError, TooManyRowsError
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.kernels import ipc, key_ranges, machine_memory
-from pyspark_diff.kernels.key_ranges import fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.operators.aggregate import AggregateKernel
@@ -105,7 +105,7 @@ def test_ranges_cover_the_new_keys_once_and_are_small(new, old, most, few):
                    if low <= k <= high and k in keys]
         assert len(touched) <= most or len(set(touched)) == 1
     for updates in new:
-        parts = [within(updates, keys).key64 for keys in found]
+        parts = [updates_between(updates, keys).key64 for keys in found]
         assert np.concatenate(parts).tolist() == updates.key64.tolist()
 
 
@@ -114,9 +114,9 @@ def test_many_keys_are_counted_by_strides(monkeypatch):
     new = Updates(np.repeat(np.arange(5000), 3), None, 0, 1)
     old = Updates(np.arange(20_000), None, 0, 1)
     found = ranges([new], [old], 640)
-    sizes = [len(within(new, keys)) + len(within(old, keys)) for keys in found]
+    sizes = [len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in found]
     assert len(found) > 20 and max(sizes) <= 640
-    assert sum(len(within(new, keys)) for keys in found) == len(new)
+    assert sum(len(updates_between(new, keys)) for keys in found) == len(new)
 
 
 def test_few_keys_with_long_histories_are_not_one_range():
@@ -125,8 +125,8 @@ def test_few_keys_with_long_histories_are_not_one_range():
     old = Updates(np.repeat(np.arange(70_000), 130), None, 0, 1)
     most = 1 << 23
     found = ranges([new], [old], most)
-    assert max(len(within(new, keys)) + len(within(old, keys)) for keys in found) <= most
-    assert sum(len(within(new, keys)) for keys in found) == len(new)
+    assert max(len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in found) <= most
+    assert sum(len(updates_between(new, keys)) for keys in found) == len(new)
 
 
 # Of all buckets that are at work at once.
@@ -256,7 +256,7 @@ def test_wide_rows_are_fewer(narrow):
     text = pa.array(["x" * (10 if i < 500 else 1000) for i in range(1000)])
     wide = Updates(np.arange(1000), (text,), 0, 1)
     most = fitting([wide], 5000)
-    assert max(within(wide, keys).nbytes for keys in ranges([wide], [], most)) <= narrow
+    assert max(updates_between(wide, keys).nbytes for keys in ranges([wide], [], most)) <= narrow
     assert fitting([wide.between(0, 500)], 5000) == 5000
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark_diff.data_source.opened import BATCH_ROWS, Rows
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
-from pyspark_diff.kernels.key_ranges import fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.kernels.standing import PIECE_ROWS, each_as_often
 from pyspark_diff.kernels.updates import Updates, concat
@@ -42,7 +42,7 @@ def changes_in(
     for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)) if batches else ():
         parts = []
         for updates in batches:
-            part = within(updates, keys)
+            part = updates_between(updates, keys)
             times = part.times() if floor is None else np.maximum(part.times(), floor)
             wanted = (times > since) & (times <= until)
             diffs = -part.diffs() if id(updates) in negated else part.diffs()

@@ -1,24 +1,25 @@
-"""Sums of doubles as double-words: unevaluated sums of two doubles, kept in a pair of components.
+"""Sums of doubles as double-words: unevaluated sums of two doubles, in a pair of components.
 
 Operations have a relative error of a few units of 2**-106 (AccurateDWPlusDW and DWDivFP3: Joldes,
 Muller and Popescu, *Tight and rigorous error bounds for basic building blocks of double-word
 arithmetic*, ACM TOMS 44(2), 2017; TwoSum of Knuth and Moller, Fast2Sum and the product of Dekker,
-1971). A pair ``(a, b)`` of doubles is worth::
+1971). A pair ``(a, b)`` of doubles has the value::
 
-    a + b                where abs(a) >= abs(b)
-    (a + b) * 2**128     where abs(a) <  abs(b): sums of 2**1000 and more, the low word first
+    a + b                if abs(a) >= abs(b)
+    (a + b) * 2**128     if abs(a) <  abs(b): sums of 2**1000 and more, the low word first
 
-A double-word's high word is the larger one, so the order is free to tell the scale. Sums may so
-leave the range of doubles, by more than all rows and diffs that there can be, and come back.
+A double-word's high word is the larger one, so the order of the words can encode the scale. So sums
+may leave the range of doubles, by more than all possible rows and diffs, and come back.
 """
 
 from __future__ import annotations
 
 from pyspark_diff.kernels.jit import inlined
 
-#: Between a sum and its scaled form; powers of two, so that scaling rounds nothing that matters.
+#: The factors between a sum and its scaled form: powers of two, so that scaling does not round any
+#: digit that matters.
 DOWN, UP = 2.0**-128, 2.0**128
-#: From here on a sum is kept scaled.
+#: From this value on a sum is scaled.
 LARGE = 2.0**1000
 
 
@@ -33,7 +34,7 @@ def two_sum(a, b):  # type: ignore[no-untyped-def]
 def two_product(a, b):  # type: ignore[no-untyped-def]
     """Dekker's exact product, with Veltkamp's split; numba offers no fused multiply-add."""
     if abs(a) > 2.0**990:
-        # The split would overflow. The other factor is far from that wherever this is used.
+        # The split would overflow. In every use, the second factor is moderate.
         product, error = product_of_moderate(a * 2.0**-64, b)
         return product * 2.0**64, error * 2.0**64
     return product_of_moderate(a, b)
@@ -85,8 +86,8 @@ def pair_sum(a, b, first, second):  # type: ignore[no-untyped-def]
 
 @inlined
 def _scaled_sum(a, b, first, second):  # type: ignore[no-untyped-def]
-    """The same where one of the three may be scaled."""
-    # What scaling cuts off is far below the last bit of a sum that is so large.
+    """The same, if one of the three may be scaled."""
+    # Scaling only cuts off digits far below the last bit of so large a sum.
     if abs(a) >= abs(b):
         a, b = b * DOWN, a * DOWN
     if abs(first) >= abs(second):
@@ -104,7 +105,7 @@ def add_product(a, b, high, low, d):  # type: ignore[no-untyped-def]
     if scaled:
         high, low = high * DOWN, low * DOWN
     while d != 0:
-        # A diff of more than 52 bits may be no double: it goes in two pieces.
+        # A diff of more than 52 bits may be no double: it is multiplied in two pieces.
         piece = d if -(1 << 52) < d < (1 << 52) else d - (d >> 40 << 40)
         product, error = high, low
         if piece == -1:
@@ -124,7 +125,7 @@ def add_product(a, b, high, low, d):  # type: ignore[no-untyped-def]
 
 @inlined
 def quotient_of_pair(first, second, by):  # type: ignore[no-untyped-def]
-    """A pair divided by a double: the nearest double or so, and infinite beyond the range."""
+    """A pair divided by a double: about the nearest double, and infinite beyond the range."""
     if abs(first) >= abs(second):
         high, low = double_divide(first, second, by)
         return high + low

@@ -1,12 +1,13 @@
 """Equality of rows as Spark groups them, and the normal form of floats and maps.
 
     null = null      NaN = NaN      -0.0 = 0.0      arrays and structs: part by part, likewise
-    maps: entry by entry, once their entries are in the order of their keys (`normalise`)
+    maps: entry by entry, after their entries are in the order of their keys (`normalise`)
     rows_equal(columns, i, i)          is true of every row i
     rows_equal(columns, i, j)  ⟹  spark_hash(row i) == spark_hash(row j)
     rows_equal([c], i, j) == rows_equal([normalise(c)], i, j)
 
-A kernel searches by hash and then asks here, so that a collision of hashes never joins two keys.
+A kernel searches by hash and then calls `rows_equal`, so a collision of hashes never joins two
+keys.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ def rows_equal(
 ) -> npt.NDArray[np.bool_]:
     """Whether row `left[k]` equals row `right[k]` in every column, for each `k`.
 
-    Exact for every type, nested ones included. The cost follows the number of pairs and the sizes
-    of the strings and lists that they name, not the length of the columns: rows that no pair names
-    are not read (booleans and lists of fixed size excepted), so the columns may be mapped files.
+    Exact for every type, nested types included. The cost follows the number of pairs and the sizes
+    of their strings and lists, not the length of the columns. Rows outside of the pairs are not
+    read, except for booleans and lists of fixed size, so the columns may be mapped files.
 
     Parameters
     ----------
@@ -66,12 +67,12 @@ def rows_equal(
 
 
 def normalise(column: pa.Array) -> pa.Array:
-    """The column with `0.0` for `-0.0`, one NaN for all of them, and the entries of each map in the
+    """The column with `0.0` for `-0.0`, one NaN for all NaN, and the entries of each map in the
     order of their keys, also inside structs, lists and maps.
 
-    Afterwards values that group together have the same bits, so they can be compared, sorted and
-    merged as bytes. The sign of a zero, the bits of a NaN and the order of the entries of a map are
-    lost. Grouping in Spark loses them too.
+    Values that group together then have the same bits, so they can be compared, sorted and merged
+    as bytes. The sign of a zero, the bits of a NaN and the order of the entries of a map are lost.
+    Grouping in Spark loses them too.
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def normalise(column: pa.Array) -> pa.Array:
 
 
 def normal_table(table: pa.Table) -> pa.Table:
-    """A table whose columns with floats are as `normalise` returns them; maps without are as given.
+    """A table with `normalise` applied to its columns with floats; maps without floats stay the
+    same.
 
     Examples
     --------
@@ -128,7 +130,7 @@ def _equal(column: pa.Array, left: Array, right: Array) -> Array:
     ours, theirs = buffers.validity_at(column, left), buffers.validity_at(column, right)
     if not ours.size:
         return _equal_values(column, left, right)
-    # Two nulls are equal and a null equals nothing else, whatever lies in its slot.
+    # Two nulls are equal and a null equals nothing else, for any content of its slot.
     result = ~(ours | theirs)
     pairs = np.flatnonzero(ours & theirs)
     result[pairs] = _equal_values(column, left[pairs], right[pairs])
@@ -136,7 +138,7 @@ def _equal(column: pa.Array, left: Array, right: Array) -> Array:
 
 
 def _equal_values(column: pa.Array, left: Array, right: Array) -> Array:
-    """Whether the pairs are equal, none of their rows being null in this column."""
+    """Whether the pairs are equal, if none of their rows is null in this column."""
     kind = column.type
     if pa.types.is_struct(kind):
         return rows_equal(buffers.fields(column), left, right)
@@ -167,7 +169,7 @@ def _equal_bytes(data, offsets, left, right, result):  # type: ignore[no-untyped
         ours, theirs = np.int64(offsets[left[k]]), np.int64(offsets[right[k]])
         end = np.int64(offsets[left[k] + 1])
         same = end - ours == offsets[right[k] + 1] - theirs
-        # Eight bytes at a time, with one branch for them all.
+        # Eight bytes at a time, with one branch for all eight.
         while same and end - ours >= 8:
             for i in range(8):
                 same &= data[ours + i] == data[theirs + i]
@@ -189,8 +191,8 @@ def _equal_lists(column: pa.Array, left: Array, right: Array) -> Array:
     # elements makes its pair of rows unequal.
     counts = np.where(result, sizes, 0)
     owner = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    same = _equal(column.values, begins[owner] + within, others[owner] + within)
+    position = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    same = _equal(column.values, begins[owner] + position, others[owner] + position)
     result[owner[~same]] = False
     return result
 
@@ -249,7 +251,7 @@ def _normalised(column: pa.Array) -> pa.Array:
 
 
 def _by_key(entries: pa.Array, offsets: Array) -> pa.Array:
-    """The entries of maps, those of each map in the order of their keys."""
+    """The entries of maps; the entries of each map are in the order of their keys."""
     code = ranking.codes([buffers.fields(entries)[0]], ((False, False),))
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     if ((owner[1:] > owner[:-1]) | (code[1:] > code[:-1])).all():

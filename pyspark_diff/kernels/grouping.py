@@ -1,7 +1,7 @@
-"""Exact groups of equal records behind a 64-bit hash.
+"""Exact groups of equal records that are stored by a 64-bit hash.
 
-``key64`` decides where a record may be, `rows_equal` whether it is there: a collision of hashes
-costs time and never a wrong answer::
+``key64`` decides on the candidate rows of a record, and `rows_equal` on equality: a collision of
+hashes costs time and never gives a wrong answer::
 
     group[i] == group[j]   iff   key64[i] == key64[j] and record[i] == record[j]
 """
@@ -31,7 +31,7 @@ def group_records(key64: Int64, columns: Sequence[pa.Array]) -> tuple[Int64, Int
     Returns
     -------
     group : ndarray of int64, shape (n,)
-        Group of each row; groups are numbered in the order of ``key64``.
+        Group of each row; groups have numbers in the order of ``key64``.
     first : ndarray of int64, shape (groups,)
         A row of each group.
 
@@ -59,10 +59,10 @@ def group_records(key64: Int64, columns: Sequence[pa.Array]) -> tuple[Int64, Int
 
 
 def _split_collisions(columns: Sequence[pa.Array], ordered: Int64, order: Int64) -> Int64:
-    """Order in which equal records stand together also where different ones share a hash.
+    """An order in which equal records are adjacent even if different records share a hash.
 
-    Each round takes one record of every hash that still has unplaced rows, so it ends after as many
-    rounds as the worst hash has distinct records.
+    Each round places one record of every hash with unplaced rows. So the number of rounds is the
+    number of distinct records of the worst hash.
     """
     rows = ordered.size
     run = np.cumsum(np.concatenate(([True], ordered[1:] != ordered[:-1]))) - 1

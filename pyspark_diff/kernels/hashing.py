@@ -4,15 +4,15 @@
     spark_xxhash64([c1, c2, …]) == xxhash64(c1, c2, …)           (XXH64, seed 42)
     bucket_of(spark_hash(k), P) == pmod(hash(k), P)              the bucket of the key `k`
 
-So a bucket or a `key64` made in a kernel is the one that Spark would have made, and the hash column
-does not have to travel to Python.
+So a kernel computes the same bucket or `key64` as Spark, and the hash column does not have to be
+sent to Python.
 
-The rules are those of Spark's `Murmur3Hash` and `XxHash64` expressions. A null of any type leaves
-the running hash as it is; a struct is its fields and an array its elements, one after the other;
-`-0.0` hashes like `0.0` and every NaN like one. A decimal of up to 18 digits hashes as its unscaled
-64-bit value and a longer one as the fewest big-endian bytes that hold it; other types of fixed
-width hash as an int if they have 32 bits or less, else as a long. A collation is not visible in
-Arrow: strings hash by their bytes, as Spark hashes `UTF8_BINARY`.
+The rules are those of Spark's `Murmur3Hash` and `XxHash64` expressions. A null of any type does not
+change the running hash. A struct is hashed as its fields in order, and an array as its elements in
+order; `-0.0` hashes like `0.0`, and all NaN hash alike. A decimal of up to 18 digits hashes as its
+unscaled 64-bit value, and a longer one as its shortest big-endian bytes. Other types of fixed width
+hash as an int if they have at most 32 bits, else as a long. A collation is not visible in Arrow:
+strings hash by their bytes, as Spark hashes `UTF8_BINARY`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark_diff.kernels import buffers, murmur3, xxhash64
 from pyspark_diff.kernels.buffers import Array, read_only
 
-# Spark's limit for decimals that are held in a long, whatever their value.
+# Spark's limit for decimals that are stored in a long, for any value.
 _LONG_DIGITS = 18
 _LONG, _ALL = pa.int64(), np.empty(0, np.bool_)
 _NAN_BITS = {np.float32: 0x7FC00000, np.float64: 0x7FF8000000000000}
@@ -122,12 +122,12 @@ def bucket_of_int64(
     Parameters
     ----------
     keys : numpy.ndarray of int64
-        The keys, widened where Spark's type is narrower.
+        The keys, widened if Spark's type is narrower.
     buckets : int
         Number of buckets.
     narrow : bool
-        Whether Spark's type is a boolean, byte, short, int or date, which it hashes as 32 bits.
-        Wrong buckets are the price of a wrong answer here: `hash(1)` and `hash(1L)` differ.
+        Whether Spark's type is a boolean, byte, short, int or date: Spark hashes these as 32 bits.
+        The wrong value gives wrong buckets: `hash(1)` and `hash(1L)` differ.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def _fold_columns(
     for column in columns:
         begin = 0
         if isinstance(column, pa.Array) and column.type == _LONG and not column.null_count:
-            # As below, with less around the call: of few rows that is most of it.
+            # As below, with a cheaper call: the call is most of the cost for few rows.
             rows = np.arange(len(column) + 1)
             algorithm.fold_long(read_only(column.to_numpy()), _ALL, rows[:-1], rows[1:], running)
             continue
@@ -178,9 +178,9 @@ def _fold_columns(
             begin += len(chunk)
 
 
-# A fold takes (starts, stops, running): the values at `starts[i] <= p < stops[i]` of the column it
-# was made of enter `running[i]`, in place and in order. It is made once and called for many ranges,
-# because the views of a column can cost a pass over it.
+# A fold takes (starts, stops, running): the column's values at `starts[i] <= p < stops[i]` enter
+# `running[i]`, in place and in order. It is created once and called for many ranges, since the
+# views of a column can cost a pass over it.
 Fold = Callable[[Array, Array, Array], None]
 
 
@@ -216,7 +216,7 @@ def _struct_folder(column: pa.Array, valid: Array, algorithm: ModuleType) -> Fol
     children = [_folder(child, algorithm) for child in buffers.fields(column)]
 
     def fold(at: Array, running: Array) -> None:
-        # A null parent is an empty range of its fields, which may hold anything there.
+        # A null parent is an empty range of its fields, which may have any content there.
         until = at + valid[at] if valid.size else at + 1
         for child in children:
             child(at, until, running)
@@ -229,7 +229,7 @@ def _list_folder(column: pa.Array, valid: Array, algorithm: ModuleType) -> Fold:
     child = _folder(elements, algorithm)
 
     def fold(at: Array, running: Array) -> None:
-        # The slot of a null may have a length, and then its elements must not be seen.
+        # The slot of a null may have a length, and its elements must not be read.
         until = np.where(valid[at], offsets[at + 1], offsets[at]) if valid.size else offsets[at + 1]
         child(offsets[at], until, running)
 
@@ -237,10 +237,10 @@ def _list_folder(column: pa.Array, valid: Array, algorithm: ModuleType) -> Fold:
 
 
 def _by_position(fold_one: Callable[[Array, Array], None]) -> Fold:
-    """Fold ranges of nested values, given how to fold one value of each row.
+    """A fold of ranges of nested values, from a function that folds one value of each row.
 
-    All parts of a value come before the next value, so the values are taken by their position: the
-    first one of every row, then the second of every row that has one, and so on.
+    All parts of a value come before the next value, so the fold takes values by their position. It
+    folds the first value of every row, then the second value of every row that has one, and so on.
     """
 
     def fold(starts: Array, stops: Array, running: Array) -> None:
@@ -281,10 +281,10 @@ def _decimal_bytes(column: pa.Array) -> tuple[Array, Array, Array]:
     data = np.ascontiguousarray(words.view(np.uint8)[:, ::-1])
     sign = (words[:, 1] >> 63).astype(np.uint8)
     magnitude = data ^ sign[:, np.newaxis]
-    # Zero and minus one have no byte that says anything, and keep their last one.
+    # Zero and minus one have no significant byte, and keep their last one.
     magnitude[:, -1] |= 1
     first = np.argmax(magnitude != 0, axis=1)
-    # The top bit of the first byte kept must be the sign.
+    # The top bit of the first stored byte must be the sign.
     first -= magnitude[np.arange(len(first)), first] >= 0x80
     ends = np.arange(1, len(first) + 1) * 16
     return data.reshape(-1), ends - 16 + first, ends

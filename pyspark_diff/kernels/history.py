@@ -1,10 +1,10 @@
-"""What stood before an interval under the keys that its updates touch.
+"""The accumulation before an interval under the keys of its updates.
 
 With ``B`` the batches below the interval, and ``K`` the keys of the new updates::
 
     history(new, B)  =  { (k, v): sum(diff of (k, v) in B) : k in K }
 
-A history is one accumulation to what comes after it, however long it was.
+New updates see a history of any length as one accumulation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat, pick,
 from pyspark_diff.times import Coordinate
 
 
-#: Of so many rows it is asked whether they have to be added up: those of several buckets, say, are
-#: apart, and sorting them by record takes longer than all the rest of a join.
+#: From this number of rows on, the kernel checks whether they have to be added up. Rows of several
+#: buckets, for example, are disjoint, and sorting them by record takes longer than the rest of a
+#: join.
 MANY = 50_000
 
 
@@ -48,29 +49,29 @@ def history(
     null_safe: bool = True,
     limit: Limit | None = None,
 ) -> tuple[Int64, int, Updates | None]:
-    """What stood before the interval under the keys of new updates.
+    """The accumulation before the interval under the keys of new updates.
 
     Parameters
     ----------
     new : Grouped
         Updates of the interval.
     batches : list of Updates
-        Updates before it, each batch in order.
+        Updates before it; each batch is in order.
     lower : int or None
-        Where the interval begins.
+        Lower bound of the interval.
     null_safe : bool
-        Whether a null matches a null; else it matches nothing.
+        Whether a null matches a null; otherwise it matches nothing.
     limit : Limit or None
-        In a loop, the coordinates that count, and are one from then on. None keeps them apart.
+        In a loop, the coordinates that count; they are merged into one. None keeps them separate.
 
     Returns
     -------
     group : ndarray of int64
         For each row the number of its key among the distinct keys of ``new``; ascending.
     read : int
-        Number of rows that were read.
+        Number of rows read.
     rows : Updates or None
-        One row for each record that is there; None where there is nothing.
+        One row for each present record; None if there is none.
 
     Examples
     --------
@@ -100,12 +101,12 @@ def history(
         return np.empty(0, np.int64), 0, None
     if len(parts) == 1 and not isinstance(parts[0].time, np.ndarray) and not mixed:
         return numbers[0], read, parts[0]
-    # Histories below the interval are one accumulation to new updates, however long they are.
+    # Histories below the interval are one accumulation to new updates, at any length.
     constant = not (mixed or any(isinstance(part.time, np.ndarray) for part in parts))
     rows = advanced(concat(parts), lower)
     constant &= not (isinstance(rows.time, np.ndarray) or isinstance(rows.coordinate, np.ndarray))
-    if read >= MANY and constant and _apart(numbers, len(keys)):
-        # Each part has one row for each record, and so have all of them: no key is in two.
+    if read >= MANY and constant and _are_disjoint(numbers, len(keys)):
+        # Each part has one row for each record, and so has their union: no key is in two parts.
         group = np.concatenate(numbers)
         order = np.argsort(group, kind="stable")
         return group[order], read, rows.take(order)
@@ -116,20 +117,21 @@ def history(
     return group, read, rows.take(row)
 
 
-def _apart(numbers: list[np.ndarray], keys: int) -> bool:
+def _are_disjoint(numbers: list[np.ndarray], keys: int) -> bool:
     """Whether no key, by its number, is in two of the parts."""
-    seen = np.zeros(keys, bool)
+    present = np.zeros(keys, bool)
     for group in numbers:
-        if seen[group].any():
+        if present[group].any():
             return False
-        seen[group] = True
+        present[group] = True
     return True
 
 
 def recent(
     keys: Updates, batches: list[Updates], limit: Limit | None
 ) -> tuple[Grouped, int]:
-    """The updates under some keys at coordinates up to a limit, which are one from then on.
+    """The updates under some keys at coordinates up to a limit; these coordinates are merged into
+    one.
 
     Parameters
     ----------
@@ -138,13 +140,13 @@ def recent(
     batches : list of Updates
         Each in order.
     limit : Limit or None
-        None outside loops, where all updates are at one coordinate.
+        None outside loops, since all updates have one coordinate there.
 
     Returns
     -------
     rows : Grouped
     read : int
-        Number of rows that were read.
+        Number of rows read.
     """
     parts = []
     mixed = False
@@ -162,18 +164,19 @@ def recent(
 def due_after(
     keys: Updates, sides: Sequence[tuple[list[Updates], int]], at: Coordinate
 ) -> dict[int, Updates]:
-    """The coordinates at which some keys have to be visited again, now that they are at one.
+    """The coordinates of the next visits of some keys that are visited at ``at``.
 
     A key that is visited at ``c`` and has an update at ``s`` is due at their least upper bound.
-    Visits in lexicographic order so reach the joins of all sets of its coordinates that have a new
-    update among them. In one loop the next is enough: it will tell what comes after.
+    So visits in lexicographic order reach the joins of all sets of the key's coordinates that
+    contain a new update. In a single loop the next coordinate is enough: its visit finds the
+    following ones.
 
     Parameters
     ----------
     keys : Updates
         Distinct keys in order.
     sides : sequence of (list of Updates, int)
-        Batches of all updates, and how many loops are around them.
+        Batches of all updates, and the number of loops around them.
     at : tuple of int
         The coordinate of this visit.
 
@@ -202,10 +205,10 @@ def due_after(
         np.minimum.at(least, group, code)
         group = np.flatnonzero(least < np.iinfo(np.int64).max)
         code = least[group]
-    found = {}
+    due = {}
     for which in np.unique(code):
-        found[int(which)] = keys.take(np.unique(group[code == which])).at(0, 1)
-    return found
+        due[int(which)] = keys.take(np.unique(group[code == which])).at(0, 1)
+    return due
 
 
 def matches(

@@ -1,12 +1,13 @@
 """The join of one coordinate of a loop, over indices by key: all keys in one compiled call.
 
-What is new of one side meets all that the other side has, as `pyspark_diff.kernels.join` has it::
+New updates of one side meet all updates of the other side, as in `pyspark_diff.kernels.join`::
 
-    given = { (a, b, max(times), lub(coordinates)): diff * diff : a new, b of the other side }
+    output = { (a, b, max(times), lub(coordinates)): diff * diff : a new, b of the other side }
 
-A key whose matches stood before the step is multiplied out. Any other is replayed in order of time,
-with what stands of both sides at hand: what is never there at the same time never meets, so the
-pairs follow the changes of the result, and not the lengths of two histories multiplied.
+If all matches of a key are from before the step, the join multiplies them out. Other keys are
+replayed in order of time, with the present values of both sides. Values that are never present at
+the same time never meet, so the number of pairs follows the changes of the result, not the product
+of the lengths of two histories.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ from pyspark_diff.kernels.overflow import product_leaves
 from pyspark_diff.kernels.search import BLOCK
 from pyspark_diff.kernels.updates import Int64
 
-#: Rows of the result: key, the value of what is new, that of its match, time, diff, coordinate.
+#: Rows of the result: key, the value of the new update, the value of its match, time, diff,
+#: coordinate.
 OURS_KEY, OURS, THEIRS, WHEN, PRODUCT, WHERE = range(6)
 
 
@@ -67,7 +69,7 @@ def join_new(
     keys: Int64, values: Int64, times: Int64, diffs: Int64, theirs: KeyIndex, at: int, most: int,
     keyed: bool = True, placed: bool = True,
 ) -> Int64 | None:
-    """Pairs of what is new at a coordinate with all that the other side has.
+    """Pairs of new updates at a coordinate with all updates of the other side.
 
     Parameters
     ----------
@@ -75,15 +77,15 @@ def join_new(
         Consolidated, ordered by (key, value, time).
     theirs : KeyIndex
     at : int
-        The coordinate that is processed, packed; of a single loop.
+        The coordinate of the visit, packed; of a single loop.
     most : int
     keyed, placed : bool
-        Whether keys and coordinates are wanted; else nothing is written there.
+        Whether the caller reads keys and coordinates; else their rows are not written.
 
     Returns
     -------
     ndarray of int64, shape (6, pairs), or None
-        By key. None where there are more than `most` pairs, or diffs are too large.
+        By key. None if there are more than `most` pairs, or diffs are too large.
 
     Raises
     ------
@@ -91,14 +93,14 @@ def join_new(
         If a product of diffs leaves 64 bits.
     """
     theirs.room(keys.size)
-    found, arena, n = _join(
+    pairs, arena, n = _join(
         theirs.table, theirs.slots, theirs.arena, theirs.added, theirs.counts, theirs.files,
         theirs.first, theirs.narrow, keys, values, times, diffs, at, most, keyed, placed,
     )
     theirs.arena = arena
     if n == -1:
         raise DiffOverflowError(TOO_LARGE)
-    return None if n < 0 or theirs.wide else found[:, :n]
+    return None if n < 0 or theirs.wide else pairs[:, :n]
 
 
 @kernel(
@@ -112,11 +114,11 @@ def _join(  # type: ignore[no-untyped-def]
     out = np.empty((6, 2 * keys.size + 64), np.int64)
     n = 0
     cursors = np.zeros(files.shape[0], np.int64)
-    found, rows = np.empty(BLOCK, np.int64), np.empty((BLOCK, most_files(first)), np.int64)
+    found_slots, rows = np.empty(BLOCK, np.int64), np.empty((BLOCK, most_files(first)), np.int64)
     base = ready = 0
     spare = np.empty((64, 5), np.int64)
     ours = np.empty((64, 5), np.int64)
-    # Sums, values that stand, where each is among them, and an event of it: of ours, and of theirs.
+    # Sums, present values, the place of each among them, and an event of each: ours, and theirs.
     our_sums, our_live, our_place, our_event = _sides(64)
     sums, live, place, event = _sides(64)
     stop = 0
@@ -129,15 +131,15 @@ def _join(  # type: ignore[no-untyped-def]
             base, ready = start, min(start + BLOCK, keys.size)
             brought(
                 table, slots, arena, counts, files, first, narrow, keys, base, ready, cursors,
-                False, found, rows,
+                False, found_slots, rows,
             )
-        s = found[start - base]
+        s = found_slots[start - base]
         if s < 0 or slots[s, LOADED] == 0:
             bucket = bucket_of(first, narrow, key)
             for f in range(first[bucket], first[bucket + 1]):
                 cursors[f] = rows[start - base, f - first[bucket]]
         if s < 0 or (slots[s, LOADED] == 0 and slots[s, HEAD] < 0):
-            # Most keys stand in one batch alone: nothing of them has to be moved.
+            # Most keys are in only one batch: their rows need not be copied.
             batches = 0
             batch = -1
             for f in range(first[bucket], first[bucket + 1]):
@@ -208,20 +210,20 @@ def _join(  # type: ignore[no-untyped-def]
         if sums.size < least:
             our_sums, our_live, our_place, our_event = _sides(2 * least)
             sums, live, place, event = _sides(2 * least)
-        standing = 0
-        present = 0
+        their_count = 0
+        our_count = 0
         i = 0
         j = begin
-        # What comes and goes before ours begins meets nothing.
+        # Values that come and go before our first event meet nothing.
         while j < end and arena[j, TIME] < ours[0, TIME]:
             r = arena[j, RANK]
             event[r] = j
-            standing = changed(r, arena[j, DIFF], sums, live, place, standing)
+            their_count = changed(r, arena[j, DIFF], sums, live, place, their_count)
             j += 1
-        while i < count or (j < end and present > 0):
-            out = _room(out, n, n + max(standing, present), start / keys.size, most)
+        while i < count or (j < end and our_count > 0):
+            out = _room(out, n, n + max(their_count, our_count), start / keys.size, most)
             if j == end or (i < count and ours[i, TIME] <= arena[j, TIME]):
-                for k in range(standing):
+                for k in range(their_count):
                     r = live[k]
                     e = event[r]
                     n = _pair(
@@ -232,11 +234,11 @@ def _join(  # type: ignore[no-untyped-def]
                         return out, arena, n
                 r = ours[i, RANK]
                 our_event[r] = i
-                present = changed(r, ours[i, DIFF], our_sums, our_live, our_place, present)
+                our_count = changed(r, ours[i, DIFF], our_sums, our_live, our_place, our_count)
                 i += 1
             else:
                 r = arena[j, RANK]
-                for k in range(present):
+                for k in range(our_count):
                     e = our_event[our_live[k]]
                     n = _pair(
                         out, n, key, ours[e, VALUE], arena[j, VALUE], arena[j, TIME],
@@ -246,13 +248,13 @@ def _join(  # type: ignore[no-untyped-def]
                     if n < 0:
                         return out, arena, n
                 event[r] = j
-                standing = changed(r, arena[j, DIFF], sums, live, place, standing)
+                their_count = changed(r, arena[j, DIFF], sums, live, place, their_count)
                 j += 1
             if n > most:
                 return out, arena, -2
-        for k in range(standing):
+        for k in range(their_count):
             sums[live[k]] = 0
-        for k in range(present):
+        for k in range(our_count):
             our_sums[our_live[k]] = 0
     return out, arena, n
 
@@ -261,8 +263,8 @@ def _join(  # type: ignore[no-untyped-def]
 def _ready(  # type: ignore[no-untyped-def]
     slots, s, arena, added, counts, files, first, narrow, cursors, at, spare
 ):
-    """Bring the events of a key together, in order of time and with ranks; at coordinates that have
-    been reached they are one."""
+    """Bring the events of a key together, in order of time and with ranks. Events at reached
+    coordinates get one coordinate."""
     begin = counts[TOP]
     count = slots[s, COUNT]
     arena = grown(arena, begin, begin + count)
@@ -276,12 +278,12 @@ def _ready(  # type: ignore[no-untyped-def]
             arena, top, files, first[bucket], first[bucket + 1], cursors, key, counts
         )
         slots[s, LOADED] = 1
-    one = slots[s, HEAD]
-    while one >= 0:
+    entry = slots[s, HEAD]
+    while entry >= 0:
         arena = grown(arena, top, top + 1)
-        copied(added, one, arena, top)
+        copied(added, entry, arena, top)
         top += 1
-        one = added[one, NEXT]
+        entry = added[entry, NEXT]
     slots[s, HEAD] = -1
     for i in range(begin, top):
         if arena[i, AT] <= at:
@@ -306,7 +308,7 @@ def _ready(  # type: ignore[no-untyped-def]
 def _pair(  # type: ignore[no-untyped-def]
     out, n, key, ours, theirs, time, a, b, at, keyed, placed
 ):
-    """Write a pair; gives the number of them, or -1 where the product of the diffs is too large."""
+    """Write a pair; returns the number of pairs, or -1 if the product of the diffs is too large."""
     if product_leaves(a, b):
         return -1
     if keyed:
@@ -328,7 +330,7 @@ def _sides(size):  # type: ignore[no-untyped-def]
 
 @inlined
 def _room(out, n, least, done, most):  # type: ignore[no-untyped-def]
-    """The same pairs with room for more: as many as it will be, after some part of the keys."""
+    """The same pairs with more room: an estimate of the final number, from the finished share."""
     if out.shape[1] >= least:
         return out
     least = max(2 * out.shape[1], least)

@@ -1,12 +1,12 @@
-"""What an operator gives at one coordinate of a loop, over an index by key, in one compiled call.
+"""The output of an operator at a coordinate of a loop, over an index by key, in one compiled call.
 
-With ``E`` the updates of a key at smaller coordinates, ``N`` those at the one that is processed,
-and ``F`` the operator's function, what it gives there is known from its input alone::
+With ``E`` the updates of a key at smaller coordinates, ``N`` those at the coordinate of the visit,
+and ``F`` the operator's function, the output there follows from its input alone::
 
-    given  =  d/dt ( F(E + N accumulated up to t) - F(E accumulated up to t) )    for t in the step
+    output  =  d/dt ( F(E + N accumulated up to t) - F(E accumulated up to t) )    for t in the step
 
-since what it gave at all smaller coordinates adds up to ``F(E)``. So what was given is never looked
-up, and ``F`` is evaluated only while the accumulations with and without ``N`` differ.
+since its outputs at all smaller coordinates add up to ``F(E)``. So no look-up of earlier output is
+needed, and ``F`` is evaluated only while the accumulations with and without ``N`` differ.
 
 A key that is touched is touched again at each later coordinate at which it has older updates.
 """
@@ -50,16 +50,16 @@ from pyspark_diff.kernels.updates import Int64
 
 @kernel("int64[:]-, int64[:]-")
 def visits(keys, due):  # type: ignore[no-untyped-def]
-    """The keys to visit and where the new updates of each begin, and the last one's end.
+    """The keys to visit, the start of each key's new updates, and the end of the last key's.
 
     Parameters
     ----------
     keys : ndarray of int64
-        Of new updates, in order.
+        Keys of new updates, in order.
     due : ndarray of int64
-        Keys to be visited in any case, in order.
+        Keys that must be visited in any case, in order.
     """
-    every = np.empty(keys.size + due.size, np.int64)
+    visited = np.empty(keys.size + due.size, np.int64)
     starts = np.empty(keys.size + due.size + 1, np.int64)
     n = i = j = 0
     while i < keys.size or j < due.size:
@@ -67,7 +67,7 @@ def visits(keys, due):  # type: ignore[no-untyped-def]
             key = keys[i]
         else:
             key = due[j]
-        every[n] = key
+        visited[n] = key
         starts[n] = i
         n += 1
         while i < keys.size and keys[i] == key:
@@ -75,49 +75,50 @@ def visits(keys, due):  # type: ignore[no-untyped-def]
         while j < due.size and due[j] == key:
             j += 1
     starts[n] = i
-    return every[:n], starts[: n + 1]
+    return visited[:n], starts[: n + 1]
 
 
 def replay_new(
     keys: Int64, starts: Int64, values: Int64, times: Int64, diffs: Int64, index: KeyIndex,
     at: int, mode: int,
 ) -> tuple[Int64, Int64, Int64] | None:
-    """What is given under some keys at a coordinate.
+    """The output under some keys at a coordinate.
 
     Parameters
     ----------
     keys : ndarray of int64
         The keys to visit, in order: those with new updates, and those that are due.
     starts : ndarray of int64, shape (keys + 1,)
-        Where the new updates of each begin.
+        The start of the new updates of each key.
     values, times, diffs : ndarray of int64
         The new updates, consolidated, ordered by (key, value, time).
     index : KeyIndex
-        Of the operator's input.
+        Index of the operator's input.
     at : int
-        The coordinate that is processed, packed; of a single loop.
+        The coordinate of the visit, packed; of a single loop.
     mode : int
         The function.
 
     Returns
     -------
-    given : ndarray of int64, shape (4, rows)
-        Key, value, time, diff; ordered by key and time. For `BOTH` the key, the number without what
-        is new, the time, and the number with it: at each time where they change, those of before
+    output : ndarray of int64, shape (4, rows)
+        Key, value, time, diff; ordered by key and time. For `BOTH` the key, the number without the
+        new updates, the time, and the number with them: at each time when they change, including
+        those before the step (`PAST`).
         the step (`PAST`) included.
     due, when : ndarray of int64
-        Keys to be visited again, and at which coordinate next.
-        None where diffs are too large for sums that nobody looks at.
+        Keys to visit again, and the next coordinate of each. None if diffs are too large for
+        unchecked sums.
     """
     index.room(keys.size)
-    found, arena, n, due, again = _replay(
+    output, arena, n, due, again = _replay(
         index.table, index.slots, index.arena, index.counts, index.files, index.first,
         index.narrow, keys, starts, values, times, diffs, at, mode,
     )
     index.arena = arena
     if index.wide:
         return None
-    return found[:, :n], due[0, :again], due[1, :again]
+    return output[:, :n], due[0, :again], due[1, :again]
 
 
 @kernel(
@@ -132,11 +133,11 @@ def _replay(  # type: ignore[no-untyped-def]
     due = np.empty((2, keys.size), np.int64)
     again = 0
     cursors = np.zeros(files.shape[0], np.int64)
-    found, rows = np.empty(BLOCK, np.int64), np.empty((BLOCK, most_files(first)), np.int64)
+    found_slots, rows = np.empty(BLOCK, np.int64), np.empty((BLOCK, most_files(first)), np.int64)
     spare = np.empty((64, 5), np.int64)
     fresh = np.empty((64, 5), np.int64)
-    # What becomes of the events of a key, from the first that changes on.
-    made = np.empty((64, 5), np.int64)
+    # The new events of a key, from the first change on.
+    events = np.empty((64, 5), np.int64)
     work = np.zeros((8, NEAR), np.int64)
     for q in range(keys.size):
         key = keys[q]
@@ -144,9 +145,9 @@ def _replay(  # type: ignore[no-untyped-def]
             end = min(q + BLOCK, keys.size)
             brought(
                 table, slots, arena, counts, files, first, narrow, keys, q, end, cursors, True,
-                found, rows,
+                found_slots, rows,
             )
-        s = found[q % BLOCK]
+        s = found_slots[q % BLOCK]
         if slots[s, LOADED] == 0:
             slots[s, LOADED] = 1
             if files.shape[0] > 0:
@@ -156,7 +157,7 @@ def _replay(  # type: ignore[no-untyped-def]
                 arena, spare = _load(
                     slots, s, arena, counts, files, first, narrow, cursors, key, at, spare
                 )
-        # What is new: of the step, and what older updates there are at this coordinate.
+        # New events: those of the step, and the older updates at this coordinate.
         size = starts[q + 1] - starts[q]
         if fresh.shape[0] < size + slots[s, LATER_COUNT]:
             fresh = np.empty((2 * (size + slots[s, LATER_COUNT]), 5), np.int64)
@@ -198,11 +199,11 @@ def _replay(  # type: ignore[no-untyped-def]
         slots[s, LOW], slots[s, HIGH] = low, high
         if n + 4 > out.shape[1]:
             out = longer(out, n)
-        if made.shape[0] < count + size:
-            made = np.empty((2 * (count + size), 5), np.int64)
+        if events.shape[0] < count + size:
+            events = np.empty((2 * (count + size), 5), np.int64)
         if is_plain(arena, begin, begin + count, fresh, size):
-            n, kept, m, rest = at_once(
-                arena, begin, begin + count, fresh, size, made, mode, out, n, key
+            n, kept_count, m, rest = at_once(
+                arena, begin, begin + count, fresh, size, events, mode, out, n, key
             )
         else:
             if work.shape[1] < max(count + size, NEAR):
@@ -210,41 +211,41 @@ def _replay(  # type: ignore[no-untyped-def]
             span, spare = numbered(
                 arena, begin, begin + count, fresh, size, low, high, work, spare
             )
-            out, n, kept, m, rest = walk(
-                arena, begin, begin + count, fresh, size, made, mode, out, n, work, span, low, key
+            out, n, kept_count, m, rest = walk(
+                arena, begin, begin + count, fresh, size, events, mode, out, n, work, span, low, key
             )
-        arena = _put_back(slots, s, arena, counts, kept, made, m, rest)
+        arena = _put_back(slots, s, arena, counts, kept_count, events, m, rest)
     return out, arena, n, due, again
 
 
 @inlined
-def _put_back(slots, s, arena, counts, kept, made, m, rest):  # type: ignore[no-untyped-def]
-    """Change the events of a key where they are, or where there is room for more: so many stay,
-    then come those that were made, and then those of the old ones from ``rest`` on."""
+def _put_back(slots, s, arena, counts, kept_count, events, m, rest):  # type: ignore[no-untyped-def]
+    """Change the events of a key in place, or move them if they need more room: first
+    ``kept_count`` old events, then the new events, then the old events from ``rest`` on."""
     begin = slots[s, FIRST]
     left = slots[s, COUNT] - rest
-    total = kept + m + left
+    total = kept_count + m + left
     if total > slots[s, ROOM]:
         top = counts[TOP]
         room = total + total // 2
         arena = grown(arena, top, top + room)
-        for i in range(kept):
+        for i in range(kept_count):
             copied(arena, begin + i, arena, top + i)
         for i in range(left):
-            copied(arena, begin + rest + i, arena, top + kept + m + i)
+            copied(arena, begin + rest + i, arena, top + kept_count + m + i)
         counts[LIVE] += room - slots[s, ROOM]
         counts[TOP] = top + room
         slots[s, FIRST] = top
         slots[s, ROOM] = room
         begin = top
-    elif kept + m < rest:
+    elif kept_count + m < rest:
         for i in range(left):
-            copied(arena, begin + rest + i, arena, begin + kept + m + i)
-    elif kept + m > rest:
+            copied(arena, begin + rest + i, arena, begin + kept_count + m + i)
+    elif kept_count + m > rest:
         for i in range(left - 1, -1, -1):
-            copied(arena, begin + rest + i, arena, begin + kept + m + i)
+            copied(arena, begin + rest + i, arena, begin + kept_count + m + i)
     for i in range(m):
-        copied(made, i, arena, begin + kept + i)
+        copied(events, i, arena, begin + kept_count + i)
     slots[s, COUNT] = total
     return arena
 
@@ -253,7 +254,8 @@ def _put_back(slots, s, arena, counts, kept, made, m, rest):  # type: ignore[no-
 def _load(  # type: ignore[no-untyped-def]
     slots, s, arena, counts, files, first, narrow, cursors, key, at, spare
 ):
-    """Look a key up: what belongs to smaller coordinates is one, the rest waits for its turn."""
+    """Look a key up: smaller coordinates are merged into one, and larger ones are stored for
+    later."""
     bucket = bucket_of(first, narrow, key)
     begin = counts[TOP]
     arena, top = gathered(

@@ -1,6 +1,6 @@
 """From updates with columns to updates whose diffs are vectors: the columns move into the diff.
 
-With ``l(x)`` the vectors that a row's columns ``x`` count for once::
+With ``l(x)`` the vectors of the columns ``x`` of one row with diff 1::
 
     accumulate(into_diff(U), t)[key] = sum(diff * l(x) for (key, x, s, diff) in U if s <= t)
 """
@@ -28,14 +28,14 @@ def into_diff(
     updates : Updates
         Keys without values, in any order.
     columns : sequence of pyarrow.Array
-        What is moved into the diff, row by row.
-    accumulators : sequence of Accumulator
-        How.
+            The columns that move into the diff, row by row.
+        accumulators : sequence of Accumulator
+            The conversion of columns into vectors.
 
     Returns
     -------
     Updates
-        Its diffs are vectors. Vectors of zeros are not left out.
+        Its diffs are vectors. Vectors of zeros are not dropped.
 
     Examples
     --------

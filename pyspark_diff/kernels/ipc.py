@@ -1,10 +1,10 @@
-"""Updates as Arrow IPC: the one format of batch files and of what the shuffle carries.
+"""Updates as Arrow IPC: the one format of batch files and of shuffles.
 
-One record batch: ``key64``, the record's columns ``k0, k1, …`` where there are any, ``time``,
-``coordinate``, ``diff``; where records are pairs of a key and a value also ``val64`` and
-``v0, v1, …``. What all rows share of the last three stands in the schema's metadata instead.
-Uncompressed, so that a mapped file *is* the arrays. In transit integers are narrowed to the bytes
-they need.
+One record batch: ``key64``, the record's columns ``k0, k1, …`` if there are any, ``time``,
+``coordinate``, ``diff``. If records are pairs of a key and a value, also ``val64`` and
+``v0, v1, …``. If all rows share a time, a coordinate or a diff, it is in the schema's metadata
+instead of a column. The format is uncompressed, so that a mapped file *is* the arrays. For
+transport, integers are narrowed to the bytes that they need.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import PerRow, Updates
 
-#: Raised when the meaning of the format changes; written into each file.
+#: Increased if the meaning of the format changes; every file contains it.
 FORMAT = b"1"
 
 
 def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
-    """One record batch that holds the updates.
+    """One record batch with the updates.
 
     Parameters
     ----------
     updates : Updates
     narrow : bool
-        Store integers in as few bytes as their range allows. Smaller in transit, but a reader has
-        to copy them; leave it off for files that are mapped.
+        Store integers in as few bytes as their range allows. The result is smaller, but a reader
+        has to copy the integers; leave it off for files that are mapped.
     """
     metadata = {b"format": FORMAT}
     names: list[str] = []
     arrays: list[pa.Array] = []
 
-    def put(name: str, value: PerRow) -> None:
+    def add(name: str, value: PerRow) -> None:
         if not isinstance(value, np.ndarray):
             metadata[name.encode()] = str(int(value)).encode()
             return
@@ -46,24 +46,24 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
         names.append(name)
         arrays.append(pa.array(value))
 
-    put("key64", updates.key64)
+    add("key64", updates.key64)
     for i, column in enumerate(updates.columns or ()):
         names.append(f"k{i}")
         arrays.append(column)
     if updates.val64 is not None:
-        put("val64", updates.val64)
+        add("val64", updates.val64)
     for i, column in enumerate(updates.values or ()):
         names.append(f"v{i}")
         arrays.append(column)
-    put("time", updates.time)
-    put("coordinate", updates.coordinate)
+    add("time", updates.time)
+    add("coordinate", updates.coordinate)
     if isinstance(updates.diff, DiffVectors):
         metadata[b"pairs"] = json.dumps(updates.diff.pairs).encode()
         names.append("vectors")
         flat = pa.array(updates.diff.values.reshape(-1))
         arrays.append(pa.FixedSizeListArray.from_arrays(flat, updates.diff.width))
     else:
-        put("diff", updates.diff)
+        add("diff", updates.diff)
     if updates.ordering is not None:
         metadata[b"ordering"] = json.dumps(updates.ordering).encode()
     schema = pa.schema([(n, a.type) for n, a in zip(names, arrays)], metadata=metadata)
@@ -71,7 +71,7 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch) -> Updates:
-    """Undo `to_batch`; arrays are views of the batch's memory where nothing was narrowed.
+    """Undo `to_batch`; arrays are views of the batch's memory unless they were narrowed.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
         ordering = tuple((bool(down), bool(last)) for down, last in json.loads(ordered))
     values = columns("v")
     if values is None and ordering == ():
-        values = ()  # no columns, and not one that its hash stands for
+        values = ()  # no columns, in contrast to one column in the place of its hash
     return Updates(
         key64, columns("k"), get("time"), diff, val64, values, ordering,
         get("coordinate"),

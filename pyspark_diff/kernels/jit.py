@@ -1,22 +1,22 @@
-"""The one way a kernel is compiled: by numba, without the GIL, for few types, and kept on disk.
+"""The only way to compile a kernel: with numba, without the GIL, for few types, and stored on disk.
 
-A kernel that Python calls says the types of its arguments, so that it is compiled for these only::
+A kernel that Python calls declares the types of its arguments, and is compiled for these only::
 
-    a call whose arguments can be given as these types  =>  the same machine code
+    a call whose arguments convert to these types  =>  the same machine code
 
-A number is given as any other type of numbers, as in an assignment; an array never is.
+A number converts to any other type of numbers, as in an assignment; an array never converts.
 
-`kernels.cache` says where that is kept. Compiling takes seconds where nothing is kept yet, of which
-one line is told by the logger ``pyspark_diff``.
+`kernels.cache` has the places of the machine code. Compiling takes seconds if nothing is stored
+yet; then the logger ``pyspark_diff`` writes one line.
 
-Whoever runs kernels for a user does so within `interruptible`:
+Code that runs kernels for a user does so inside of `interruptible`:
 
-    Ctrl-C  ==>  KeyboardInterrupt, when the kernel that runs has returned
+    Ctrl-C  ==>  KeyboardInterrupt, after the running kernel has returned
 
-The interpreter lets a signal in wherever Python code runs, and some runs within the call of a
-kernel: numba's on the way out, and when a kernel is loaded or compiled, what LLVM calls back. An
-exception there is lost or becomes a `SystemError`, or LLVM goes on with a buffer that was never
-filled in, and frees it. So a signal that comes there waits.
+The interpreter delivers a signal while Python code runs, and some Python code runs inside the call
+of a kernel. It is numba's own code on the way out, and LLVM's callbacks if a kernel is loaded or
+compiled. An exception there is lost or becomes a `SystemError`, or LLVM continues with a buffer
+that was never filled, and frees it. So a signal that arrives there waits.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
-from pyspark_diff.kernels.cache import Kept
+from pyspark_diff.kernels.cache import KernelCache
 
-#: Compiling is told of when it has taken so many seconds of a process.
+#: Seconds of compiling in a process before the log has a line about it.
 PATIENCE = 2.0
 
 _logger = logging.getLogger("pyspark_diff")
 _TYPE = re.compile(r"(\w+)(?:\[([:,]+)\])?(!?)(-?)")
 
 
-class Kernel(CPUDispatcher):
+class CompiledKernel(CPUDispatcher):
     """A compiled function, with the types that it is compiled for.
 
-    The call is where signals wait for its end.
+    Its `__call__` delivers the signals that arrived during the call.
     """
 
-    #: Types of the arguments, as in `signature`; none for what only other kernels call.
+    #: Types of the arguments, as in `signature`; none for a function that only other kernels call.
     declared: tuple[str, ...] = ()
-    _cache: Kept
+    _cache: KernelCache
     _can_compile: bool
 
     def __call__(self, *arguments: Any) -> Any:
@@ -63,32 +63,34 @@ class Kernel(CPUDispatcher):
                 _outer(_waiting.pop(), None)
 
     def compile(self, sig: Any) -> Any:
-        # The number 0 in a call is an integer like all others, and not a type of its own.
+        # The number 0 in a call has the type of all other integers, and not a literal type.
         if isinstance(sig, tuple):
             sig = tuple(map(types.unliteral, sig))
         with _compiling:
             return super().compile(sig)
 
     def compile_declared(self) -> int:
-        """Compile for the declared types; gives for how many of them that was not done before."""
+        """Compile for the declared types; returns the number of types that were not compiled
+        before."""
         with global_compiler_lock:
             if self._can_compile:
                 for text in self.declared:
                     self.compile(signature(text))
-                # From now on numba looks for a way from what is given to what is declared, which it
-                # remembers; else it would take nothing but the very same types.
+                # From now on numba searches for a conversion of the arguments to the declared
+                # types, and caches it. Without this it would accept only arguments of exactly these
+                # types.
                 self.disable_compile()
         return sum(self.stats.cache_misses.values())
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
-        # numba asks for this in the first call.
+        # numba calls this for the first call.
         if not self.declared:
             return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
         self.compile_declared()
         return self
 
     def _search_new_conversions(self, *args: Any, **kws: Any) -> bool:
-        # And for this when it knows no way.
+        # numba calls this if it knows no conversion.
         if super()._search_new_conversions(*args, **kws):  # type: ignore[misc]
             return True
         with global_compiler_lock:
@@ -101,21 +103,21 @@ class Kernel(CPUDispatcher):
 
 
 def kernel(*declared: str) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function that Python calls, when it is called first, and keep the machine code.
+    """Compile a function that Python calls, at its first call, and store the machine code.
 
-    Every Python worker of a Spark executor is a fresh process, so without what is kept on disk each
-    of them would compile each kernel again.
+    Every Python worker of a Spark executor is a new process, so without the code on disk each
+    worker would compile each kernel again.
 
     Parameters
     ----------
     declared : str
-        The types of the arguments, as in `signature`. Others are compiled for when they come.
+        The types of the arguments, as in `signature`. Other types are compiled on demand.
 
     Returns
     -------
     callable
-        What turns a function that numba can compile in nopython mode into a compiled one, with the
-        same arguments.
+        A decorator: it turns a function that numba can compile in nopython mode into a compiled
+        one, with the same arguments.
 
     Examples
     --------
@@ -132,17 +134,17 @@ def kernel(*declared: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """As `kernel`, for a function that only kernels call: its types come from there."""
+    """As `kernel`, for a function that only kernels call: the callers determine its types."""
     return _compiled(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """As `jit`, for a small helper in an inner loop: its code becomes a part of each caller's.
+    """As `jit`, for a small helper in an inner loop: its code becomes a part of each caller's code.
 
-    Else a helper of some size is called, and the loop around the call is not optimised: sums of
-    doubles took two to three times as long. A call also hands over all that is known of each array,
-    nine words of one with two dimensions, and counts who holds it: a replay of short histories
-    spent a third of its time on that.
+    Otherwise a helper of some size is called, and the loop around the call is not optimised: sums
+    of doubles took two to three times as long. A call also passes the whole description of each
+    array, nine words for two dimensions, and counts references: a replay of short histories spent a
+    third of its time on that.
     """
     return _compiled(function, inline=True)
 
@@ -151,25 +153,25 @@ def _compiled(
     function: Callable[..., Any], declared: tuple[str, ...] = (), *, inline: bool = False
 ) -> Any:
     options = {"nopython": True, "nogil": True, "boundscheck": None, "forceinline": inline}
-    made = Kernel(function, targetoptions=options)
-    made.declared = declared
-    made._cache = Kept(function, _compiling.begin)
-    return made
+    compiled = CompiledKernel(function, targetoptions=options)
+    compiled.declared = declared
+    compiled._cache = KernelCache(function, _compiling.begin)
+    return compiled
 
 
 def signature(arguments: str) -> tuple[types.Type, ...]:
     """The types of arguments, from text.
 
-    They are written as numba writes them: ``int64[:]`` is an array, with ``-`` behind it one that
-    is only read (which one that is written to may be, but not the other way round), with ``!`` one
-    whose values need not lie side by side.
+    They are written as in numba: ``int64[:]`` is an array. A ``-`` after it is an array that is
+    only read (a writable array is accepted too, but not the other way round). A ``!`` is an array
+    whose values need not be contiguous.
 
     Examples
     --------
     >>> signature("int64, bool[:]-")
     (int64, Array(bool, 1, 'C', True, aligned=True))
     """
-    found: list[types.Type] = []
+    kinds: list[types.Type] = []
     for text in arguments.split(", "):
         matched = _TYPE.fullmatch(text)
         if matched is None:
@@ -180,20 +182,20 @@ def signature(arguments: str) -> tuple[types.Type, ...]:
             kind = types.Array(
                 kind, dimensions.count(":"), "A" if loose else "C", readonly=bool(read)
             )
-        found.append(kind)
-    return tuple(found)
+        kinds.append(kind)
+    return tuple(kinds)
 
 
 class _Compiling:
-    """Tells, once in a process, that kernels are being compiled and how to do it beforehand."""
+    """Logs, once in a process, that kernels are being compiled and how to do it in advance."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._depth = 0  # a kernel is compiled within another one, and in several threads
+        self._depth = 0  # kernels are compiled inside of each other, and in several threads
         self._spent = 0.0
         self._since: float | None = None
         self._timer: threading.Timer | None = None
-        self._told = False
+        self._has_logged = False
 
     def __enter__(self) -> None:
         with self._lock:
@@ -208,20 +210,20 @@ class _Compiling:
                 self._since = self._timer = None
 
     def begin(self) -> None:
-        """A kernel was not found on disk."""
+        """Start the timer: a kernel is not stored on disk."""
         with self._lock:
-            if self._since is None and not self._told:
+            if self._since is None and not self._has_logged:
                 self._since = time.monotonic()
-                self._timer = threading.Timer(max(PATIENCE - self._spent, 0), self._tell)
+                self._timer = threading.Timer(max(PATIENCE - self._spent, 0), self._log)
                 self._timer.daemon = True
                 self._timer.start()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         with self._lock:
-            if self._since is None or self._told:
+            if self._since is None or self._has_logged:
                 return
-            self._told = True
-        # A warning, as that is what a program shows that has not set up logging.
+            self._has_logged = True
+        # A warning, since a program without a configuration of logging prints it.
         _logger.warning(
             "compiling kernels for the first time, once per installation; "
             "`python -m pyspark_diff warm_up` does it beforehand"
@@ -232,18 +234,18 @@ _compiling = _Compiling()
 
 
 _call = CPUDispatcher.__call__
-#: Signals that came while a kernel ran in the main thread, which is the one that takes them.
+#: Signals that arrived while a kernel ran in the main thread, which handles them.
 _waiting: list[int] = []
-#: What takes a signal when it need not wait.
+#: The handler of a signal that need not wait.
 _outer: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 
 
 def _take(number: int, frame: FrameType | None) -> None:
-    """Hand a signal on, or let it wait if it came within the call of a kernel."""
-    code = Kernel.__call__.__code__
+    """Pass a signal on, or store it if it arrived during the call of a kernel."""
+    code = CompiledKernel.__call__.__code__
     below = frame
     if frame is not None and frame.f_code is code:
-        # The kernel has not begun, or it has returned: here nobody but Python looks.
+        # The kernel has not begun, or it has returned: only Python code runs here.
         below = frame.f_back
     while below is not None:
         if below.f_code is code:
@@ -255,7 +257,7 @@ def _take(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether an error is what compiled code made of Ctrl-C.
+    """Whether an error comes from a Ctrl-C in compiled code.
 
     Examples
     --------
@@ -271,10 +273,10 @@ def interrupted(error: BaseException | None) -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Around kernels: Ctrl-C leaves as a KeyboardInterrupt, also out of compiled code of a user.
+    """A context for kernels: Ctrl-C raises KeyboardInterrupt, also in compiled code of a user.
 
-    In the main thread it takes the place of the function that handles the signal, if there is one,
-    and calls it when no kernel runs.
+    In the main thread it replaces the handler of the signal, if there is one, and calls that
+    handler when no kernel runs.
     """
     global _outer
     replaced = None
@@ -290,9 +292,11 @@ def interruptible() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
-        # Cut short here, `_take` stays, and goes on handing signals to what was there before.
+        # If this is cut short, `_take` stays, and continues to pass signals to the previous
+        # handler.
         if replaced is not None:
-            # What it was is asked in one go: Python takes microseconds for the name of a handler.
+            # One call sets and reads the handler: Python takes microseconds for the name of a
+            # handler.
             last = signal.signal(signal.SIGINT, replaced)
             if last is not _take:
                 signal.signal(signal.SIGINT, last)

@@ -1,20 +1,20 @@
 """Pairs of updates with equal keys: the join core.
 
 For the updates ``A`` and ``B`` of one key, with times that are totally ordered, and in a loop with
-coordinates that are not::
+coordinates that are partially ordered::
 
     join(A, B) = { (a, b, max(time of a, time of b), lub(coordinate of a, coordinate of b)):
                    diff of a * diff of b }
 
-With ``old`` updates, ``earlier`` ones that have been processed in this step, and the ``new`` ones
-that have it now, what is new of the join is::
+With ``old`` updates, ``earlier`` updates that were processed in this step, and ``new`` updates that
+are processed now, the new updates of the join are::
 
     new A x (old B + earlier B)  +  (old A + earlier A + new A) x new B
 
-so each pair is met once, when the later of its two updates is processed.
+so the join forms each pair once, at the later of its two updates.
 
-Pairs can be many more than the updates that they are made of, so they are made in pieces: the
-lookups are done for all, and the products of a piece when it is asked for.
+A join can have many more pairs than input updates, so it computes them in pieces: the look-ups are
+done for all pieces, and the products of a piece on demand.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, 
 from pyspark_diff.times import Coordinate
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
-#: order of time: what is not there at the same time never meets, and is not looked at.
+#: order of time. Values that are never present at the same time never meet, and cost nothing.
 LONG = 4096
 
 TOO_LARGE = (
     "the product of two diffs leaves the range of 64-bit integers: a record on one side of a join, "
-    "or its match, occurs too often; check the diffs that go in"
+    "or its match, occurs too often; check the diffs of the input"
 )
 
 
@@ -55,10 +55,10 @@ class Matches:
     ----------
     left, right : Updates
     left_rows, right_rows : ndarray of int64, shape (pairs,), or None
-        None where a pair has a row of its own.
+        None if each pair has its own row.
     time, diff : ndarray of int64, shape (pairs,), or int
     coordinate : ndarray of int64, shape (pairs,), or int
-        In a loop, where a pair belongs: the least coordinate beyond those of both rows.
+        In a loop, the coordinate of a pair: the least upper bound of those of both rows.
     """
 
     left: Updates
@@ -79,7 +79,7 @@ class Matches:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Runs of rows of two sets of updates: each row of the one with each of the other is a pair.
+    """Runs of rows of two sets of updates: all combinations of a left and a right row are pairs.
 
     Parameters
     ----------
@@ -87,13 +87,13 @@ class Meeting:
     left_starts, left_counts, right_starts, right_counts : ndarray of int64, shape (runs,)
         First row and number of rows of each run.
     swap : bool
-        The left rows, and not the right ones, are those of the other side.
+        Whether the left rows are those of the other side; else the right rows are.
     depth : int
         Number of loops around the other side's arrangement.
     at : tuple of int
-        The coordinate that is processed.
+        The coordinate of the visit.
     come_and_go : bool
-        Whether the rows have several times, so that some are never there together.
+        Whether the rows have several times, so that some are never present at the same time.
     """
 
     left: Updates
@@ -120,47 +120,47 @@ class Meeting:
         )
 
     def placed(self, pairs: Matches) -> Matches:
-        """Pairs where they belong."""
+        """Pairs with their coordinates."""
         rows = pairs.left_rows if self.swap else pairs.right_rows
         if not self.at or rows is None:
             return pairs
         return replace(pairs, coordinate=self._lub(rows))
 
     def coordinates(self) -> list[int]:
-        """Where pairs may belong, packed."""
+        """The possible coordinates of pairs, packed."""
         if not self.at:
             return [0]
         starts, counts = self.right_starts, self.right_counts
         if self.swap:
             starts, counts = self.left_starts, self.left_counts
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.unique(self._lub(np.repeat(starts, counts) + within)).tolist()
+        position = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.unique(self._lub(np.repeat(starts, counts) + position)).tolist()
 
     def _lub(self, rows: Int64) -> PerRow:
         theirs = self.left if self.swap else self.right
         return lub(pick(theirs.coordinate, rows), self.depth, self.at)
 
 
-#: A part of the pairs of a join, made when it is called, in chunks of a bounded number.
+#: A part of the pairs of a join, computed by the call, in chunks of a bounded number.
 Piece = Callable[[], Iterator[Matches]]
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What is new in a join, before it is made.
+    """The new pairs of a join, before they are computed.
 
     Parameters
     ----------
     pieces : iterator of callable
-        The parts, in an order that depends on the arguments of the join alone.
-    rows : int
-        So many pairs there are, or less.
-    read : int
-        Number of rows that were read, new ones left out.
-    meetings : list of Meeting
-        What meets, in a loop.
-    at : tuple of int
-        The coordinate that is processed.
+            The parts, in an order that depends only on the arguments of the join.
+        rows : int
+            Upper bound of the number of pairs.
+        read : int
+            Number of rows read, without new rows.
+        meetings : list of Meeting
+            The runs that meet, in a loop.
+        at : tuple of int
+            The coordinate of the visit.
     """
 
     pieces: Iterator[Piece]
@@ -170,7 +170,7 @@ class Pairs:
     at: Coordinate = ()
 
     def coordinates(self) -> list[int]:
-        """The coordinates at which there may be pairs, packed."""
+        """The possible coordinates of pairs, packed."""
         if not self.at:
             return [0]
         return sorted({code for meeting in self.meetings for code in meeting.coordinates()})
@@ -178,16 +178,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Reached:
-    """What has been reached of an arrangement when a coordinate is processed.
+    """The updates of an arrangement that a visit of a coordinate has reached.
 
     Parameters
     ----------
     old : list of Updates
         Batches of updates before ``lower``, at all coordinates.
     earlier : list of Updates
-        Those from ``lower`` on that have been processed; none outside of loops.
+        Processed updates from ``lower`` on; none outside of loops.
     new : Grouped
-        Those from ``lower`` on that is processed.
+        The updates from ``lower`` on that this visit processes.
     depth : int
         Number of loops around the arrangement.
     """
@@ -202,9 +202,9 @@ def join(
     left: Reached, right: Reached, at: Coordinate, lower: int | None, most: int, *,
     null_safe: bool = False, wanted: tuple[int, ...] = (KEY, LEFT, RIGHT),
 ) -> Pairs:
-    """What is new in the join of two arrangements when a coordinate is processed.
+    """The new pairs of the join of two arrangements at the visit of a coordinate.
 
-    What is new meets all that the other side has, larger coordinates included.
+    New updates meet all updates of the other side, larger coordinates included.
 
     Parameters
     ----------
@@ -212,20 +212,20 @@ def join(
     at : tuple of int
         The coordinate; ``()`` outside of loops.
     lower : int or None
-        Where the interval begins; None where there is nothing old.
-    most : int
-        So many pairs are made at once.
-    null_safe : bool
-        Whether a null matches a null; else it matches nothing.
-    wanted : tuple of int
-        What is looked at of the pairs, the key or the values of a side; other columns of them may
-        be empty.
+            Lower bound of the interval; None if there are no old updates.
+        most : int
+            Maximal number of pairs in a chunk.
+        null_safe : bool
+            Whether a null matches a null; else it matches nothing.
+        wanted : tuple of int
+            The columns of the pairs that the caller reads: the key or the values of a side. Other
+            columns may be empty.
 
     Returns
     -------
     Pairs
-        With coordinates from `at` on. Making them raises DiffOverflowError if a product of diffs
-        leaves 64 bits.
+        With coordinates from `at` on. A piece raises DiffOverflowError if a product of diffs leaves
+        64 bits.
 
     Examples
     --------
@@ -247,8 +247,8 @@ def join(
 def _multiplied_out(
     left: Reached, right: Reached, at: Coordinate, lower: int | None, most: int, null_safe: bool
 ) -> Pairs:
-    """Products of updates, where keys are looked up: whatever they are, and in loops."""
-    met: list[Meeting] = []
+    """Products of updates by look-ups of keys: for all types, and in loops."""
+    meetings: list[Meeting] = []
     read = 0
     for ours, theirs, swap in ((left, right, False), (right, left, True)):
         if not len(ours.new.updates):
@@ -257,14 +257,14 @@ def _multiplied_out(
         groups, rows, old = history(ours.new, theirs.old, lower, null_safe=null_safe)
         read += rows
         if old is not None:
-            met.append(_with_history(ours.new, old, groups, *where))
+            meetings.append(_with_history(ours.new, old, groups, *where))
         now, rows = _of_this_step(ours.new, theirs, null_safe, with_new=swap)
         read += rows
         if now is not None:
-            met.append(_with_new(ours.new, now, null_safe, *where))
-    pieces = chain.from_iterable(_pieces(meeting, most) for meeting in met)
-    rows = sum(int(meeting.sizes.sum(dtype=np.float64)) for meeting in met)
-    return Pairs(pieces, rows, read, met, at)
+            meetings.append(_with_new(ours.new, now, null_safe, *where))
+    pieces = chain.from_iterable(_pieces(meeting, most) for meeting in meetings)
+    rows = sum(int(meeting.sizes.sum(dtype=np.float64)) for meeting in meetings)
+    return Pairs(pieces, rows, read, meetings, at)
 
 
 def _walked(
@@ -277,12 +277,12 @@ def _walked(
         if ours.earlier or not all(map(fits, (*ours.old, ours.new.updates))):
             return None
         old = [batch for batch in ours.old if len(batch)] if len(theirs.new.updates) else []
-        held = old[0] if old else empty()
+        history_rows = old[0] if old else empty()
         if len(old) > 1:
-            # No more of them is merged than meets anything.
-            _, read[number], found = history(theirs.new, old, lower)
-            held, several[number] = found or empty(), True
-        sides.append((ours.new.updates, held))
+            # Merge only the rows that meet new updates.
+            _, read[number], rows = history(theirs.new, old, lower)
+            history_rows, several[number] = rows or empty(), True
+        sides.append((ours.new.updates, history_rows))
     walk = MergeJoin(sides[0], sides[1], most, LONG)
     parts, found_old = walk.parts()
     met = sum(b if again else a for a, b, again in zip(found_old, read, several))
@@ -306,7 +306,7 @@ def _of_part(walk: MergeJoin, part: WalkPart, wanted: tuple[int, ...]) -> Iterat
     for pairs in walk.pairs(part, wanted):
         if pairs is None:
             raise DiffOverflowError(TOO_LARGE)
-        # One for each pair; where it is not wanted, nobody looks at it.
+        # One for each pair; if the key is not wanted, no caller reads it.
         key = pairs.key if KEY in wanted else pairs.time
         left, right = (
             Updates(key, None, 0, 1, value if value.size and like.val64 is not None else None, None,
@@ -319,7 +319,8 @@ def _of_part(walk: MergeJoin, part: WalkPart, wanted: tuple[int, ...]) -> Iterat
 def _of_this_step(
     new: Grouped, side: Reached, null_safe: bool, *, with_new: bool
 ) -> tuple[Grouped | None, int]:
-    """The rows of the interval that new updates of the other side meet, and how many were read."""
+    """The rows of the interval that new updates of the other side meet, and the number of rows
+    read."""
     if not side.earlier:
         return (side.new if with_new and len(side.new.updates) else None), 0
     keys = distinct_keys(new)
@@ -337,7 +338,7 @@ def _of_this_step(
 def _with_history(
     new: Grouped, old: Updates, groups: Int64, swap: bool, depth: int, at: Coordinate
 ) -> Meeting:
-    """New updates and what stood before under their keys, in order of the key."""
+    """New updates and the history under their keys, in order of the key."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     keys = groups[starts]
     ours = new.updates, key_starts(new)[keys], key_lengths(new)[keys]
@@ -367,7 +368,7 @@ def _meeting(
 
 
 def _pieces(meeting: Meeting, most: int) -> Iterator[Piece]:
-    """The parts of a meeting: products first, then keys with long histories, one by one."""
+    """The parts of a meeting: products first, then keys with long histories, each separately."""
     sizes = meeting.sizes
     if meeting.come_and_go:
         many = (sizes > LONG) & (sizes > 16 * (meeting.left_counts + meeting.right_counts))
@@ -380,9 +381,9 @@ def _pieces(meeting: Meeting, most: int) -> Iterator[Piece]:
 
 
 def _products(meeting: Meeting, most: int) -> Iterator[Piece]:
-    """All pairs of the runs, as many at once as may be."""
+    """All pairs of the runs, as many per piece as allowed."""
     sizes = meeting.sizes
-    until = np.cumsum(sizes, dtype=np.float64)  # they may be more than 64 bits can count
+    until = np.cumsum(sizes, dtype=np.float64)  # the number may exceed 64 bits
     if not sizes.size:
         return
     if until[-1] <= most:
@@ -405,7 +406,7 @@ def _products(meeting: Meeting, most: int) -> Iterator[Piece]:
 
 
 def _cut(run: Meeting, most: int) -> Iterator[Meeting]:
-    """One run as several ones, none of them with too many pairs."""
+    """One run as several runs, none with too many pairs."""
     left, right = int(run.left_counts[0]), int(run.right_counts[0])
     width = min(right, most)
     height = max(1, most // width)
@@ -443,12 +444,12 @@ def _multiply_out(left, left_counts, right, right_counts, ours, theirs):  # type
 
 
 def product(a: PerRow, b: PerRow) -> PerRow:
-    """Diffs multiplied, row by row.
+    """The products of diffs, row by row.
 
     Raises
     ------
     DiffOverflowError
-        If one leaves 64 bits.
+        If a product leaves 64 bits.
     """
     if not np.size(a) or not np.size(b):
         return 1
@@ -461,17 +462,17 @@ def product(a: PerRow, b: PerRow) -> PerRow:
     if reach[0] * reach[1] < 2**63:
         return a * b
     a, b = np.broadcast_arrays(a, b)
-    found = a * b
-    # Floats tell where it may be too large, and whole numbers of any size whether it is.
+    products = a * b
+    # Floats find the products that may be too large, and exact integers decide.
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
     for row in np.flatnonzero(size >= 2.0**63 * (1 - 2.0**-40)):
-        if int(a[row]) * int(b[row]) != int(found[row]):
+        if int(a[row]) * int(b[row]) != int(products[row]):
             raise DiffOverflowError(TOO_LARGE)
-    return found
+    return products
 
 
 def _replayed(meeting: Meeting, most: int) -> Iterator[Matches]:
-    """Pairs of one key's long histories: at each time, what changes meets what is there."""
+    """Pairs of one key's long histories: at each time, changed values meet present values."""
     a = _in_time_order(meeting.left, int(meeting.left_starts[0]), int(meeting.left_counts[0]))
     b = _in_time_order(meeting.right, int(meeting.right_starts[0]), int(meeting.right_counts[0]))
     room = min(int(meeting.sizes[0]), most)
@@ -489,20 +490,20 @@ def _replayed(meeting: Meeting, most: int) -> Iterator[Matches]:
         if count:
             left_rows, right_rows = a[3][out[0, :count]], b[3][out[1, :count]]
             time, diff = out[2, :count].copy(), out[3, :count].copy()
-            found = Matches(meeting.left, meeting.right, left_rows, right_rows, time, diff)
-            yield meeting.placed(found)
+            pairs = Matches(meeting.left, meeting.right, left_rows, right_rows, time, diff)
+            yield meeting.placed(pairs)
         if count < room:
             return
 
 
 def _in_time_order(updates: Updates, start: int, count: int) -> tuple[Int64, Int64, Int64, Int64]:
-    """Of a run of rows in order of time the values, as numbers, the times and diffs; and the first
+    """The values of a run of rows in order of time, as numbers, with times and diffs; and the first
     row of each value."""
     run = runs_of(updates.between(start, start + count))
     first = np.zeros(count, dtype=bool)
     first[run.starts] = True
     if isinstance(run.updates.coordinate, np.ndarray):
-        # A record at another coordinate is another one: pairs tell them apart.
+        # A record at another coordinate is another one: pairs distinguish them.
         first[1:] |= np.diff(run.updates.coordinate) != 0
     value = np.cumsum(first) - 1
     order = np.argsort(run.updates.times(), kind="stable")
@@ -517,10 +518,10 @@ def _in_time_order(updates: Updates, start: int, count: int) -> tuple[Int64, Int
 def _meet(  # type: ignore[no-untyped-def]
     av, at, ad, a_sum, a_live, a_place, bv, bt, bd, b_sum, b_live, b_place, state, out
 ):
-    """Write pairs until there is no more room, and go on from there in the next call.
+    """Write pairs until the room is full; the next call continues from there.
 
-    Gives how many were written; -1 where a product is too large. `live` are the values that are
-    there, in any order, and `place` tells where each is among them.
+    Returns the number of written pairs, or -1 if a product is too large. `live` has the present
+    values, in any order, and `place` the place of each among them.
     """
     i, j, k, a_count, b_count = state
     n = 0
@@ -562,7 +563,7 @@ def _meet(  # type: ignore[no-untyped-def]
 
 @jit
 def _save(state, i, j, k, a_count, b_count):  # type: ignore[no-untyped-def]
-    # One by one: what numba makes of ``state[:] = ...`` takes three times as long to compile.
+    # One assignment each: numba's code for ``state[:] = ...`` takes three times as long to compile.
     state[0] = i
     state[1] = j
     state[2] = k
@@ -572,8 +573,8 @@ def _save(state, i, j, k, a_count, b_count):  # type: ignore[no-untyped-def]
 
 @jit
 def changed(value, diff, sums, live, place, count):  # type: ignore[no-untyped-def]
-    """Change the sum of a value; gives how many values stand. Those are listed in any order, and it
-    is kept where each is in the list."""
+    """Change the sum of a value; returns the number of present values. `live` lists these in any
+    order, and `place` has the place of each in the list."""
     before = sums[value]
     sums[value] = before + diff
     if before == 0 and sums[value] != 0:

@@ -1,12 +1,12 @@
-"""Updates by key within one step of a loop: found in batches once, and then at hand.
+"""Updates by key within one step of a loop: looked up in batches once, and stored afterwards.
 
 For the batches ``B`` of a collection, in all buckets, and the updates ``N`` of the step so far::
 
     events(k)  =  consolidate({ (v, t, c, d) in B + N under k })     with t = PAST before the step
 
-A key is looked up when it is first touched, in the few batches of its own bucket, by their
-addresses: one compiled call does all keys of a visit in all buckets, so that what a visit costs
-does not grow with the number of buckets.
+A key is looked up at its first touch, in the few batches of its own bucket, by their addresses. One
+compiled call looks up all keys of a visit in all buckets, so the cost of a visit does not grow with
+the number of buckets.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
 from pyspark_diff.kernels.search import FAR, NEARER, fetch, guess_of, nearer, seek, word
 from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
 
-#: The time of all that stood before the step.
+#: The time of all updates before the step.
 PAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
-#: Parts of an event. Those of one value at one coordinate have one rank.
+#: Parts of an event. Events of one value at one coordinate have one rank.
 VALUE, TIME, AT, DIFF, RANK = range(5)
-#: Parts of a slot: a key, where its events are, those of them that belong to later coordinates,
-#: the last of those that were added since, whether the batches have been searched, the least and
-#: the greatest of its values so far, and how many events there is room for where they are.
+#: Parts of a slot: a key; the place and number of its events; the place and number of its events
+#: at later coordinates; the last added event; whether the batches have been searched. Then the
+#: least and the greatest of its values so far, and the number of events with room at its place.
 KEY, FIRST, COUNT, LATER, LATER_COUNT, HEAD, LOADED, LOW, HIGH, ROOM = range(10)
-#: Parts of a batch: addresses of its columns, or zero and what all rows share; and its rows.
+#: Parts of a batch: addresses of its columns, or zero and the value of all rows; and its rows.
 KEYS, VALUES, TIMES, TIME_OF_ALL, PLACES, PLACE_OF_ALL, DIFFS, DIFF_OF_ALL, LENGTH = range(9)
-#: Counters of an index: slots, and events. Then those of them that are not garbage, with the room
-#: that keys have, and those that were added. Then whether a diff is too large for sums of them to
-#: be safe, and the rows of batches from before the step that were read.
+#: Counters of an index: the slots; the events in the arena; those events that are not garbage, with
+#: the spare room of keys; the added events. Then whether a diff is so large that sums may leave 64
+#: bits, and the number of rows read from batches before the step.
 SLOTS, TOP, LIVE, ADDED, WIDE, READ = range(6)
-#: The next one that was added, in the place of a rank.
+#: The next added event, in the place of a rank.
 NEXT = RANK
 
-#: Diffs beyond this are left to kernels that look at each sum.
+#: Larger diffs need kernels that check each sum.
 LARGE = 1 << 31
-#: So many updates that come at once are a batch more, and are not added key by key.
+#: From this number of updates on, `add` adds them as a batch, and not key by key.
 MANY = 1 << 14
 
 
 class KeyIndex:
-    """The updates of one collection, by key. It holds state, for one step.
+    """The updates of one collection, by key. It has state, for one step.
 
     Parameters
     ----------
     batches : iterable of (int or None, Updates, bool)
-        Bucket, or None where they are of all, updates, and whether they stood before the step. They
-        have `words`.
+        Bucket, or None for updates of all buckets; updates; and whether they are from before the
+        step. They have `words`.
     buckets : int
     narrow : bool
         Whether Spark hashes the key as 32 bits.
@@ -61,7 +61,7 @@ class KeyIndex:
     ):
         rows: list[list[int]] = [[] for _ in range(buckets)]
         flat: list[tuple[int, ...]] = []
-        self._held = []
+        self._sources = []
         for bucket, updates, past in batches:
             words = updates.words
             if words is None:
@@ -72,10 +72,10 @@ class KeyIndex:
                 for of_bucket in rows if bucket is None else rows[bucket:bucket + 1]:
                     of_bucket.append(len(flat))
                 flat.append(words)
-                self._held.append(updates)  # their memory is looked into
-        every = np.array([number for held in rows for number in held], np.int64)
-        #: The batches of each bucket, and where those of each bucket begin.
-        self.files = np.array(flat, np.int64).reshape(len(flat), 9)[every]
+                self._sources.append(updates)  # keeps the memory that the kernels read
+        order = np.array([number for of_bucket_rows in rows for number in of_bucket_rows], np.int64)
+        #: The batches of all buckets in order, and the start of each bucket's batches.
+        self.files = np.array(flat, np.int64).reshape(len(flat), 9)[order]
         self.first = np.cumsum([0, *map(len, rows)])
         self.narrow = narrow
         self.table = np.zeros(64, np.int64)
@@ -86,11 +86,11 @@ class KeyIndex:
 
     @property
     def wide(self) -> bool:
-        """Whether a diff is so large that sums may not fit."""
+        """Whether a diff is so large that sums may leave 64 bits."""
         return bool(self.counts[WIDE])
 
     def room(self, keys: int) -> None:
-        """Make room for so many more keys."""
+        """Make room for a number of further keys."""
         used = int(self.counts[SLOTS])
         if used + keys > len(self.slots):
             more = np.empty((2 * (used + keys), 10), np.int64)
@@ -104,17 +104,17 @@ class KeyIndex:
             self.arena = _without_garbage(self.slots, self.counts, self.arena)
 
     def add(self, keys: Int64, values: Int64, times: Int64, diffs: Int64, at: int) -> None:
-        """Take in updates of the step, at one coordinate: consolidated, ordered by (key, value,
-        time)."""
+        """Add updates of the step, at one coordinate: consolidated, ordered by (key, value, time).
+        """
         if keys.size >= MANY:
-            # They are a batch in their order already; of keys that have been looked up they are
-            # added, as those are not looked up again.
+            # They form a batch in their order. Updates of keys that have been looked up are added
+            # key by key too, since these keys are not looked up again.
             updates = Updates(keys, None, one_or_all(times), diffs, values, coordinate=at)
             words = updates.words
             assert words is not None
             self.files = np.insert(self.files, self.first[1:], words, axis=0)
             self.first = self.first + np.arange(self.first.size)
-            self._held.append(updates)
+            self._sources.append(updates)
             rows = _of_loaded(self.table, self.slots, self.counts, keys)
             keys, values, times, diffs = keys[rows], values[rows], times[rows], diffs[rows]
         self.room(keys.size)
@@ -137,7 +137,7 @@ def part(files, f, addresses, shared, row):  # type: ignore[no-untyped-def]
 
 @jit
 def most_files(first):  # type: ignore[no-untyped-def]
-    """The most batches that a bucket has."""
+    """The largest number of batches of a bucket."""
     most = 0
     for bucket in range(first.size - 1):
         most = max(most, first[bucket + 1] - first[bucket])
@@ -146,14 +146,15 @@ def most_files(first):  # type: ignore[no-untyped-def]
 
 @jit
 def brought(  # type: ignore[no-untyped-def]
-    table, slots, arena, counts, files, first, narrow, keys, begin, end, cursors, make, found, rows
+    table, slots, arena, counts, files, first, narrow, keys, begin, end, cursors, make,
+    found_slots, rows,
 ):
-    """Look some keys up, so that what has to come from memory for all of them comes at once: the
-    slot of each, and where its rows begin in each batch of its bucket if they are not loaded."""
+    """Look some keys up, with prefetches, so that all their cache misses overlap. Writes the slot
+    of each key, and if it is not loaded, the begin of its rows in each batch of its bucket."""
     mask = table.size - 1
-    # In a batch with fewer rows than this the next key is near the last one.
+    # In a batch with fewer rows than this the next key is close to the last one.
     near = FAR * keys.size // (first.size - 1)
-    # A key, a batch that it is sought in, and about where it is there.
+    # A key, a batch of its look-up, and its approximate row there.
     sought = np.empty((rows.size, 3), np.int64)
     n = 0
     for q in range(begin, end):
@@ -164,7 +165,7 @@ def brought(  # type: ignore[no-untyped-def]
             fetch(slots.ctypes.data + 8 * slots.shape[1] * s)
     for q in range(begin, end):
         s = slot_of(table, slots, counts, keys[q], make)
-        found[q - begin] = s
+        found_slots[q - begin] = s
         if s >= 0 and slots[s, LOADED] != 0:
             fetch(arena.ctypes.data + 40 * slots[s, FIRST])
             fetch(arena.ctypes.data + 40 * slots[s, FIRST] + 64)
@@ -195,7 +196,7 @@ def brought(  # type: ignore[no-untyped-def]
 
 @jit
 def large(diff):  # type: ignore[no-untyped-def]
-    """Whether sums of such diffs may leave 64 bits; of the least number `abs` is that number."""
+    """Whether sums of diffs of this size may leave 64 bits; `abs` fails for the least number."""
     return diff > LARGE or diff < -LARGE
 
 
@@ -211,8 +212,9 @@ def bucket_of(first, narrow, key):  # type: ignore[no-untyped-def]
 
 @jit
 def _place_of(key):  # type: ignore[no-untyped-def]
-    """Where in a table a key is looked for: keys that lie close together stay so, as they are
-    visited in order; those of another 64 begin anywhere, else multiples of 64 would share places.
+    """The first slot of a key's look-up in a table. Keys that are close together stay close, since
+    they are visited in order. Each run of 64 keys begins anywhere, since otherwise multiples of 64
+    would share places.
     """
     run = key >> 6
     mixed = (run ^ (run >> 31)) * 0x1E3779B97F4A7C15
@@ -222,7 +224,7 @@ def _place_of(key):  # type: ignore[no-untyped-def]
 
 @jit
 def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
-    """The slot of a key; -1 where it has none, and is to be given none."""
+    """The slot of a key; -1 if it has none and ``make`` is false."""
     place = _place_of(key) & (table.size - 1)
     while table[place] != 0:
         s = table[place] - 1
@@ -250,16 +252,16 @@ def slot_of(table, slots, counts, key, make):  # type: ignore[no-untyped-def]
 @kernel("int64[:], int64[:,:], int64[:], int64[:]-")
 def _of_loaded(table, slots, counts, keys):  # type: ignore[no-untyped-def]
     """The rows of the keys whose batches have been searched."""
-    found = np.empty(keys.size if counts[SLOTS] else 0, np.int64)
+    loaded = np.empty(keys.size if counts[SLOTS] else 0, np.int64)
     n = 0
     s = -1
-    for i in range(found.size):
+    for i in range(loaded.size):
         if i == 0 or keys[i] != keys[i - 1]:
             s = slot_of(table, slots, counts, keys[i], False)
         if s >= 0 and slots[s, LOADED] != 0:
-            found[n] = i
+            loaded[n] = i
             n += 1
-    return found[:n]
+    return loaded[:n]
 
 
 @kernel("int64[:], int64[:,:], int64")
@@ -273,20 +275,20 @@ def _refill(table, slots, used):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:,:], int64[:], int64[:,:]")
 def _without_garbage(slots, counts, arena):  # type: ignore[no-untyped-def]
-    kept = np.empty((2 * counts[LIVE] + 64, 5), np.int64)
+    compacted = np.empty((2 * counts[LIVE] + 64, 5), np.int64)
     top = 0
     for s in range(counts[SLOTS]):
-        # Those of later coordinates have a place of their own.
+        # Events of later coordinates have their own place.
         for where, count in ((FIRST, COUNT), (LATER, LATER_COUNT)):
             begin = slots[s, where]
             slots[s, where] = top
             for i in range(begin, begin + slots[s, count]):
-                copied(arena, i, kept, top)
+                copied(arena, i, compacted, top)
                 top += 1
         slots[s, ROOM] = slots[s, COUNT]
     counts[TOP] = top
     counts[LIVE] = top
-    return kept
+    return compacted
 
 
 @kernel(
@@ -316,10 +318,10 @@ def copied(source, i, target, j):  # type: ignore[no-untyped-def]
 
 @inlined
 def grown(arena, used, least):  # type: ignore[no-untyped-def]
-    """The same events with room for more."""
+    """The same events with more room."""
     if arena.shape[0] >= least:
         return arena
-    # Room that nobody has touched costs nothing, and what is copied was touched twice.
+    # Untouched memory costs nothing, and copied events have been touched.
     more = np.empty((max(4 * arena.shape[0], least), 5), np.int64)
     for i in range(used):
         copied(arena, i, more, i)
@@ -328,7 +330,7 @@ def grown(arena, used, least):  # type: ignore[no-untyped-def]
 
 @inlined
 def gathered(arena, top, files, begin, end, cursors, key, counts):  # type: ignore[no-untyped-def]
-    """Append the rows of a key in some batches; gives the events and their number."""
+    """Append the rows of a key in some batches; returns the events and their number."""
     for f in range(begin, end):
         address = files[f, KEYS]
         length = files[f, LENGTH]
@@ -361,7 +363,8 @@ def before(events, i, j, a, b, c):  # type: ignore[no-untyped-def]
 
 @jit
 def ordered(events, low, high, a, b, c, spare):  # type: ignore[no-untyped-def]
-    """Sort a run of events by three parts, in place and stable; gives room for the next time."""
+    """Sort a run of events by three parts, in place and stably; returns the buffer for the next
+    call."""
     for i in range(low + 1, high):
         if before(events, i, i - 1, a, b, c):
             break
@@ -399,7 +402,7 @@ def ordered(events, low, high, a, b, c, spare):  # type: ignore[no-untyped-def]
 
 @jit
 def summed(events, low, high):  # type: ignore[no-untyped-def]
-    """Add up equal events that lie side by side, without zeros; gives the end of the rest."""
+    """Add up adjacent equal events, and drop zeros; returns the end of the sums."""
     top = low
     i = low
     while i < high:

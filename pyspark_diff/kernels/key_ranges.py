@@ -1,12 +1,12 @@
-"""Ranges of keys: how updates that are too many to hold are worked through in pieces.
+"""Ranges of keys: the pieces in which updates are processed that exceed the memory.
 
 For ranges ``r`` of the keys of ``new``, and updates ``A``, in order of their keys::
 
     ranges are disjoint, and each key of new is in one
-    rows(A within r) <= most, or r is one key
+    rows(A in r) <= most, or r is one key
 
-Of wide rows less are held, see `fitting`: Arrow's strings have offsets of 31 bits, so that what is
-held of a column has to stay below 2 GiB.
+For wide rows the limit is lower, see `fitting`: Arrow's strings have offsets of 31 bits, so a
+column in memory has to stay below 2 GiB.
 """
 
 from __future__ import annotations
@@ -18,45 +18,47 @@ import numpy as np
 from pyspark_diff.kernels.key_index import MOST, PAST
 from pyspark_diff.kernels.updates import Int64, Updates
 
-#: Keys from the one to the other, both included, by their ``key64``. None are all keys.
+#: A range of keys, both ends included, by their ``key64``. None is the range of all keys.
 Keys = tuple[int, int] | None
 
-#: So many new rows are looked up one by one; of more as many, and ranges are counted with all that
-#: lies between.
+#: Up to this number of new rows is looked up row by row; of more rows a sample of this size, and
+#: ranges are counted with all rows between the samples.
 FEW = 1 << 16
 
-#: So many rows are looked at before it is asked whether that is enough.
+#: Number of rows that `keys_at_least` counts before it checks whether they are enough.
 _LOOKED_AT = 1 << 16
 
-#: Of so many keys of an arrangement it is seen where its keys lie.
+#: Size of the sample of an arrangement's keys.
 SAMPLE = 256
 
-#: Bytes of columns that are held at once, and parts of which the widest tells how wide rows are.
+#: Maximal bytes of columns in memory, and the number of parts whose widest determines the row
+#: width.
 MOST_BYTES, PARTS = 3 << 29, 16
 
 
-def fitting(held: Sequence[Updates], most: int) -> int:
-    """How many rows of some updates are held at once: so many, or as many as have room.
+def fitting(updates_list: Sequence[Updates], most: int) -> int:
+    """The number of rows of some updates that fit in memory at once: ``most``, or fewer if rows are
+    wide.
 
     Examples
     --------
     >>> fitting([Updates(np.array([1, 2, 2]), None, 0, 1)], 2)
     2
     """
-    if sum(updates.nbytes for updates in held) <= MOST_BYTES:
+    if sum(updates.nbytes for updates in updates_list) <= MOST_BYTES:
         return most
-    return max(1, min(most, MOST_BYTES // max(1, *map(_width, held))))
+    return max(1, min(most, MOST_BYTES // max(1, *map(_width, updates_list))))
 
 
 def _width(updates: Updates) -> int:
-    """Bytes of a row where they are widest: in order of the keys they may well grow."""
+    """Bytes of a row in the widest part: rows may grow in the order of the keys."""
     step = max(1, len(updates) // PARTS)
     starts = range(0, len(updates) - step + 1, step)
     return max((updates.between(at, at + step).nbytes // step for at in starts), default=0)
 
 
-def within(updates: Updates, keys: Keys) -> Updates:
-    """The updates of a range of keys, where updates are in order of their keys. Copies nothing."""
+def updates_between(updates: Updates, keys: Keys) -> Updates:
+    """The updates of a range of keys, from updates in order of their keys. Copies nothing."""
     if keys is None:
         return updates
     start = int(np.searchsorted(updates.key64, keys[0], side="left"))
@@ -65,14 +67,14 @@ def within(updates: Updates, keys: Keys) -> Updates:
 
 
 def ranges(new: Sequence[Updates], old: Sequence[Updates], most: int) -> list[Keys]:
-    """Ranges of the keys of new updates, so that no more than `most` rows are under each.
+    """Ranges of the keys of new updates, with at most `most` rows in each.
 
-    A key that has more by itself is a range by itself.
+    A key with more rows is a range of its own.
 
     Parameters
     ----------
     new, old : sequence of Updates
-        Each in order of its keys.
+        Each is in order of its keys.
     most : int
 
     Examples
@@ -92,41 +94,41 @@ def ranges(new: Sequence[Updates], old: Sequence[Updates], most: int) -> list[Ke
     last = max(int(keys[-1]) for keys in parts)
     until = first
     if stride > 1:
-        # A key that is met has a range of its own, as no one knows how many rows it has.
+        # A sampled key has a range of its own, since its number of rows is not known.
         first = np.union1d(first, first[first < last] + 1)
         until = np.append(first[1:] - 1, last)
-    held = [updates.key64 for updates in (*new, *old)]
-    count = np.sum([rows_of(keys, first, until) for keys in held], axis=0)
-    found: list[Keys] = []
+    all_keys = [updates.key64 for updates in (*new, *old)]
+    count = np.sum([rows_of(keys, first, until) for keys in all_keys], axis=0)
+    result: list[Keys] = []
     begin, total = 0, 0
     for i, rows in enumerate(count.tolist()):
         if i > begin and total + rows > most:
-            found += _finer((int(first[begin]), int(first[i]) - 1), total, new, old, most)
+            result += _finer((int(first[begin]), int(first[i]) - 1), total, new, old, most)
             begin, total = i, 0
         total += rows
-    return [*found, *_finer((int(first[begin]), last), total, new, old, most)]
+    return [*result, *_finer((int(first[begin]), last), total, new, old, most)]
 
 
 def _finer(
     keys: tuple[int, int], rows: int, new: Sequence[Updates], old: Sequence[Updates], most: int
 ) -> list[Keys]:
-    """A range with so many rows, or where that is too many the ranges in it."""
+    """A range with a number of rows, or its subranges if the number is too large."""
     if rows <= most or keys[0] == keys[1]:
         return [keys]
-    inside = [within(updates, keys) for updates in new]
+    inside = [updates_between(updates, keys) for updates in new]
     if not any(map(len, inside)):
         return []
-    return ranges(inside, [within(updates, keys) for updates in old], most)
+    return ranges(inside, [updates_between(updates, keys) for updates in old], most)
 
 
 def rows_of(keys: Int64, first: Int64, last: Int64) -> Int64:
-    """How many of some keys, which are in order, lie in each of several ranges."""
+    """The number of keys, from an ordered array, in each of several ranges."""
     below = np.searchsorted(keys, first, side="left")
     return np.searchsorted(keys, last, side="right") - below
 
 
 def keys_at_least(key64: Int64, most: int) -> int:
-    """How many keys a batch has at least, as far as a number of them is reached.
+    """A lower bound of the number of keys of a batch; the count ends when it reaches `most`.
 
     Parameters
     ----------
@@ -139,25 +141,25 @@ def keys_at_least(key64: Int64, most: int) -> int:
     >>> keys_at_least(key64, 10), keys_at_least(np.arange(10**6), 10) >= 10
     (3, True)
     """
-    found = min(1, key64.size)
+    count = min(1, key64.size)
     for at in range(0, key64.size, _LOOKED_AT):
-        if found >= most:
+        if count >= most:
             break
         rows = key64[at:at + _LOOKED_AT + 1]
-        found += int(np.count_nonzero(rows[1:] != rows[:-1]))
-    return found
+        count += int(np.count_nonzero(rows[1:] != rows[:-1]))
+    return count
 
 
 def shards_of(arrangements: Iterable[Int64], most: int) -> list[tuple[int, int]]:
-    """Ranges of keys, the least and the greatest of each, in which there is about as much to do.
+    """Ranges of keys, as the least and the greatest key of each, with about equal work.
 
     Parameters
     ----------
     arrangements : iterable of ndarray of int64
-        The keys of each, in order. Of each as many are looked at: as much is done with it, and the
-        ends of edges of which one is the lesser lie on one side.
-    most : int
-        So many ranges.
+            The ordered keys of each arrangement. All samples have one size, since all arrangements
+            cause about the same work, and the lesser ends of edges lie on one side.
+        most : int
+            The number of ranges.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
-from pyspark_diff.kernels.key_ranges import fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 
 #: So many rows are held at once, where there is more than one batch.
@@ -50,7 +50,7 @@ def standing(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
         yield _of_one(held[0], time)
         return
     for keys in ranges(held, [], fitting(held, PIECE_ROWS)) if held else ():
-        yield from _of_several([_until(within(updates, keys), time) for updates in held])
+        yield from _of_several([_until(updates_between(updates, keys), time) for updates in held])
 
 
 def each_as_often(counts: Int64, most: int) -> Iterator[Int64]:

@@ -14,7 +14,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from pyspark_diff import kernels
-from pyspark_diff.kernels.jit import Kernel
+from pyspark_diff.kernels.jit import CompiledKernel
 
 #: Those that take longest to compile: begun first, none is left over for one core at the end.
 _LONGEST = ("ranking.replay_first", "join._meet", "quotients.variances", "xxhash64.fold_bytes")
@@ -41,12 +41,12 @@ def warm_up(processes: int | None = None) -> tuple[int, int]:
     return len(names), sum(map(bool, compiled))
 
 
-def called() -> dict[str, Kernel]:
+def called() -> dict[str, CompiledKernel]:
     """The kernels that Python calls, by ``module.function``."""
     found = {}
     for module in iter_modules(kernels.__path__):
         for name, kernel in vars(import_module(f"{kernels.__name__}.{module.name}")).items():
-            if isinstance(kernel, Kernel) and kernel.declared:
+            if isinstance(kernel, CompiledKernel) and kernel.declared:
                 if kernel.__module__.endswith(f".{module.name}"):
                     found[f"{module.name}.{name}"] = kernel
     return found
@@ -55,7 +55,7 @@ def called() -> dict[str, Kernel]:
 def compile_kernel(name: str) -> int:
     """Compile one kernel; gives for how many lists of types it was not kept on disk yet."""
     module, function = name.split(".")
-    kernel: Kernel = getattr(import_module(f"{kernels.__name__}.{module}"), function)
+    kernel: CompiledKernel = getattr(import_module(f"{kernels.__name__}.{module}"), function)
     return kernel.compile_declared()
 
 

@@ -19,7 +19,7 @@ from typing import Iterable, Mapping, Sequence
 import numpy as np
 
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
-from pyspark_diff.kernels.key_ranges import Keys, within
+from pyspark_diff.kernels.key_ranges import Keys, updates_between
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.lookup import matching_rows
 from pyspark_diff.kernels.updates import Updates, concat
@@ -98,7 +98,7 @@ class View:
     def side(self, bucket: int, keys: Keys, lower: int | None, upper: int | None) -> Side:
         """The updates of a range of keys in one bucket."""
         old, earlier, new, both = (
-            [within(updates, keys) for updates in opened(files.get(bucket, ()))]
+            [updates_between(updates, keys) for updates in opened(files.get(bucket, ()))]
             for files in (self.old, self.earlier, self.new, self.both)
         )
         for updates in both:

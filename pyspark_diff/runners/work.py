@@ -30,7 +30,7 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import consolidate, consolidate_parts, runs_of
 from pyspark_diff.kernels.into_diff import into_diff
-from pyspark_diff.kernels.key_ranges import fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.replay import compact
@@ -282,10 +282,10 @@ def run_bucket(
     most = fitting([*new, *old], work.most)
     for number, keys in enumerate(ranges(new, old, most)):
         if keys is not None or parts:
-            inside = [within(updates, keys) for updates in new]
+            inside = [updates_between(updates, keys) for updates in new]
             grouped = consolidate(concat(inside)) if parts else runs_of(inside[0])
         if work.kernel is not None and work.output is not None:
-            older = [within(updates, keys) for updates in old]
+            older = [updates_between(updates, keys) for updates in old]
             side = Side(older, [], grouped, 0, work.layout, work.names, work.lower)
             with room(work.name, [side], work.most):
                 changes, rows = work.kernel([side], None, work.output.wanted)
@@ -310,7 +310,7 @@ def merge_bucket(
         batches = [still_due(updates, since) for updates in batches]
     files: list[BatchFile] = []
     for number, keys in enumerate(ranges(batches, [], fitting(batches, most))):
-        merged = merge([within(batch, keys) for batch in batches], since)
+        merged = merge([updates_between(batch, keys) for batch in batches], since)
         name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
         files += write_file(directory, name, merged, in_memory=in_memory)
     return tuple(files)

@@ -25,7 +25,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import interruptible
-from pyspark_diff.kernels.key_ranges import MOST_BYTES, fitting, ranges, within
+from pyspark_diff.kernels.key_ranges import MOST_BYTES, fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.standing import each_as_often
@@ -364,7 +364,7 @@ def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
         yield batches[0]  # a batch is consolidated
         return
     for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)):
-        yield merge([within(batch, keys) for batch in batches], None)
+        yield merge([updates_between(batch, keys) for batch in batches], None)
 
 
 def _repeated(table: pa.Table, times: Int64) -> Tables:
