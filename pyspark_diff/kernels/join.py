@@ -32,7 +32,7 @@ from pyspark_diff.kernels.coordinates import lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, fits
-from pyspark_diff.kernels.merge_join import Part as WalkPart
+
 from pyspark_diff.kernels.overflow import product_leaves
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, pick
 from pyspark_diff.times import Coordinate

@@ -1,5 +1,5 @@
-"""What one key gives at one coordinate of a loop, from its events in order of time: the walk of
-`pyspark_diff.kernels.indexed_replay` through them, with those that are new and without.
+"""The output of one key at one coordinate of a loop, from its events in order of time: the walk of
+`pyspark_diff.kernels.indexed_replay` through them, with and without the new events.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from pyspark_diff.kernels.jit import inlined, jit
 from pyspark_diff.kernels.key_index import AT, DIFF, PAST, TIME, VALUE, copied, ordered
 from pyspark_diff.kernels.overflow import lie_near
 
-#: What is given of a key: its least value that stands, once; how often it stands, if not zero
-#: times; itself, if it stands; or how often it stands without and with what is new.
+#: The output of a key: its least present value, once; its count, if that is not zero; the key, if
+#: its count is positive. Or its counts without and with the new events.
 LEAST, NUMBER, PRESENT, BOTH = range(4)
 
-#: With no more numbers than this between the least and the greatest value, each has its place.
+#: If the least and the greatest value are at most this far from each other, each value has a slot.
 NEAR = 256
-#: More values than this are in heaps, and not looked through.
+#: More values than this are stored in heaps, and not scanned.
 FEW = 64
-#: Of what is worked with for one key: the number of each event's value, the value of each number,
-#: how often it stands without and with what is new, whether it is in the heaps, and these.
+#: Working memory of one key: the number of each event's value, and the value of each number. Then
+#: its count without and with the new events, whether it is in the heaps, and the heaps.
 NUMBERS, VALUES, SUMS, INSIDE, HEAPS = 0, 1, 2, 4, 6
 
 
 @inlined
 def is_plain(arena, begin, end, fresh, size):  # type: ignore[no-untyped-def]
-    """Whether all that is new has one time, and all that is old has one that is not later."""
+    """Whether all new events have one time, and all old events have one time that is not later."""
     time = fresh[0, TIME]
     if fresh[size - 1, TIME] != time:
         return False
@@ -34,9 +34,9 @@ def is_plain(arena, begin, end, fresh, size):  # type: ignore[no-untyped-def]
 
 @inlined
 def at_once(  # type: ignore[no-untyped-def]
-    arena, begin, end, fresh, size, made, mode, out, n, key
+    arena, begin, end, fresh, size, made_events, mode, out, n, key
 ):
-    """What `walk` does, where there is one time at which anything changes, as in a load."""
+    """As `walk`, if changes happen at one time only, as in a load."""
     time = fresh[0, TIME]
     merged = begin == end or arena[begin, TIME] == time
     m = 0
@@ -57,12 +57,12 @@ def at_once(  # type: ignore[no-untyped-def]
             change = fresh[j, DIFF]
             j += 1
         total = diff + change
-        kept = total if merged else change
-        if kept != 0:
-            made[m, VALUE] = value
-            made[m, TIME] = time
-            made[m, AT] = 0
-            made[m, DIFF] = kept
+        written = total if merged else change
+        if written != 0:
+            made_events[m, VALUE] = value
+            made_events[m, TIME] = time
+            made_events[m, AT] = 0
+            made_events[m, DIFF] = written
             m += 1
         if mode == LEAST:
             if not there and diff > 0:
@@ -90,9 +90,9 @@ def at_once(  # type: ignore[no-untyped-def]
         n += 1
     elif time != PAST and not (there and here and old == new):
         if here:
-            n = _put(out, n, n, key, new, time, 1)
+            n = _write(out, n, n, key, new, time, 1)
         if there:
-            n = _put(out, n, n, key, old, time, -1)
+            n = _write(out, n, n, key, old, time, -1)
     return n, stay, m, end - begin
 
 
@@ -100,8 +100,8 @@ def at_once(  # type: ignore[no-untyped-def]
 def numbered(  # type: ignore[no-untyped-def]
     arena, begin, end, fresh, size, low, high, work, spare
 ):
-    """Number the values of a key in their order; gives how many there may be, below zero where
-    each number is how far the value lies beyond the least."""
+    """Number the values of a key in their order; returns the number of numbers, below zero if each
+    number is the distance of the value from the least."""
     old = end - begin
     count = old + size
     if lie_near(low, high, NEAR):
@@ -119,13 +119,13 @@ def numbered(  # type: ignore[no-untyped-def]
                 work[VALUES, at] = value
                 span += 1
     else:
-        every = np.empty((count, 5), np.int64)
+        rows = np.empty((count, 5), np.int64)
         for i in range(count):
-            every[i, VALUE] = arena[begin + i, VALUE] if i < old else fresh[i - old, VALUE]
-        spare = ordered(every, 0, count, VALUE, VALUE, VALUE, spare)
+            rows[i, VALUE] = arena[begin + i, VALUE] if i < old else fresh[i - old, VALUE]
+        spare = ordered(rows, 0, count, VALUE, VALUE, VALUE, spare)
         for i in range(count):
-            if i == 0 or every[i, VALUE] != every[i - 1, VALUE]:
-                work[VALUES, span] = every[i, VALUE]
+            if i == 0 or rows[i, VALUE] != rows[i - 1, VALUE]:
+                work[VALUES, span] = rows[i, VALUE]
                 span += 1
     for i in range(count):
         value = arena[begin + i, VALUE] if i < old else fresh[i - old, VALUE]
@@ -142,21 +142,21 @@ def numbered(  # type: ignore[no-untyped-def]
 
 @jit
 def walk(  # type: ignore[no-untyped-def]
-    arena, begin, end, fresh, size, made, mode, out, n, work, span, low, key
+    arena, begin, end, fresh, size, made_events, mode, out, n, work, span, low, key
 ):
-    """Walk through the events of a key in order of time, those that are new among them.
+    """Walk through the events of a key in order of time, old and new.
 
-    Gives, beside the rows: how many of the old events stay first, how many were made to follow
-    them, and the first of the old ones that follow those.
+    Returns, in addition to the rows: the number of old events that stay first, the number of events
+    in ``made_events`` that follow them, and the first old event that follows those.
 
-    Where values are many, a heap knows the first of those that stand, or that have stood and were
-    not taken off yet.
+    If there are many values, a heap has the first present values; it may also contain values that
+    are no longer present.
     """
     near = span < 0
     span = abs(span)
     heaps = mode == LEAST and span > NEAR
     heaped = np.zeros(2, np.int64)
-    # The least number that stands without and with what is new, where there are no heaps.
+    # The least present number without and with the new events, if there are no heaps.
     least = least_new = span
     i = begin
     until = fresh[0, TIME]
@@ -175,7 +175,7 @@ def walk(  # type: ignore[no-untyped-def]
         for v in range(span):
             work[SUMS + 1, v] = work[SUMS, v]
         least_new = least
-    kept = i - begin
+    first_count = i - begin
     m = 0
     j = 0
     differing = 0
@@ -190,9 +190,9 @@ def walk(  # type: ignore[no-untyped-def]
             time = fresh[j, TIME]
         quiet = differing == 0 and not was_out and not was_in
         if quiet and time < fresh[j, TIME]:
-            # Up to the next new update nothing can be given.
+            # Before the next new event there is no output.
             v = arena[i, VALUE] - low if near else work[NUMBERS, i - begin]
-            copied(arena, i, made, m)
+            copied(arena, i, made_events, m)
             for side in range(2):
                 work[SUMS + side, v] += arena[i, DIFF]
                 if heaps and work[SUMS + side, v] > 0:
@@ -225,10 +225,10 @@ def walk(  # type: ignore[no-untyped-def]
                 change = fresh[j, DIFF]
                 j += 1
             if diff + change != 0:
-                made[m, VALUE] = value
-                made[m, TIME] = time
-                made[m, AT] = 0
-                made[m, DIFF] = diff + change
+                made_events[m, VALUE] = value
+                made_events[m, TIME] = time
+                made_events[m, AT] = 0
+                made_events[m, DIFF] = diff + change
                 m += 1
             differed = work[SUMS, v] != work[SUMS + 1, v]
             work[SUMS, v] += diff
@@ -247,7 +247,7 @@ def walk(  # type: ignore[no-untyped-def]
                 least_new = _least(work, SUMS + 1, v, least_new, span)
         if quiet and differing == 0:
             continue
-        there = here = False  # whether anything is given without and with what is new, and what
+        there = here = False  # whether there is output without and with the new events, and which
         old = new = np.int64(0)
         if mode == BOTH:
             if n + 1 > out.shape[1]:
@@ -288,12 +288,12 @@ def walk(  # type: ignore[no-untyped-def]
     for p in range(SUMS, HEAPS):
         for v in range(span):
             work[p, v] = 0
-    return out, n, kept, m, i - begin
+    return out, n, first_count, m, i - begin
 
 
 @jit
 def _least(work, side, v, least, span):  # type: ignore[no-untyped-def]
-    """The least number that stands, after how often one stands has changed."""
+    """The least present number, after the count of a number has changed."""
     if work[side, v] > 0:
         return min(v, least)
     if v == least:
@@ -304,7 +304,7 @@ def _least(work, side, v, least, span):  # type: ignore[no-untyped-def]
 
 @jit
 def _first(work, heaped, side, span):  # type: ignore[no-untyped-def]
-    """The number of the first value that stands, by the heaps; ``span`` if none does."""
+    """The first present number, by the heaps; ``span`` if none is present."""
     while heaped[side] > 0:
         v = work[HEAPS + side, 0]
         if work[SUMS + side, v] > 0:
@@ -318,18 +318,18 @@ def _first(work, heaped, side, span):  # type: ignore[no-untyped-def]
 def _emit(  # type: ignore[no-untyped-def]
     out, n, key, time, here, new, there, old, was_in, was_new, was_out, was_old
 ):
-    """Give what the difference of the two results has become, less what it was before."""
+    """Write the new difference of the two results, minus the previous difference."""
     if n + 4 > out.shape[1]:
         out = longer(out, n)
     begin = n
     if here:
-        n = _put(out, begin, n, key, new, time, 1)
+        n = _write(out, begin, n, key, new, time, 1)
     if there:
-        n = _put(out, begin, n, key, old, time, -1)
+        n = _write(out, begin, n, key, old, time, -1)
     if was_in:
-        n = _put(out, begin, n, key, was_new, time, -1)
+        n = _write(out, begin, n, key, was_new, time, -1)
     if was_out:
-        n = _put(out, begin, n, key, was_old, time, 1)
+        n = _write(out, begin, n, key, was_old, time, 1)
     top = begin
     for i in range(begin, n):
         if out[3, i] != 0:
@@ -340,7 +340,7 @@ def _emit(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _put(out, begin, n, key, value, time, diff):  # type: ignore[no-untyped-def]
+def _write(out, begin, n, key, value, time, diff):  # type: ignore[no-untyped-def]
     for i in range(begin, n):
         if out[1, i] == value:
             out[3, i] += diff

@@ -1,8 +1,7 @@
-"""How records of given column types become `Updates`, and back.
+"""The conversion of records with some column types into `Updates`, and back.
 
-A layout is exact when the record is one integral column: then ``key64`` is the value itself and no
-column is stored. Otherwise ``key64`` is Spark's ``xxhash64`` of the columns, which are kept beside
-it::
+A layout is exact if the record is one integral column: then ``key64`` is the value itself and no
+column is stored. Otherwise ``key64`` is Spark's ``xxhash64`` of the columns, which are stored too::
 
     decode(encode(columns)) == columns      (up to -0.0 = 0.0 and the bits of NaN)
 """
@@ -35,14 +34,14 @@ class Layout:
     Parameters
     ----------
     types : tuple of pyarrow.DataType
-        One for each column.
-    hash_mask : int
-        Bits of the hash that are used. Only tests narrow it, to force collisions.
-    value : Layout or None
-        Where records are pairs of a key and a value: the layout of the value, whose columns come
-        behind the key's.
-    ordering : Ordering or None
-        For a value whose order matters: the order of each column.
+            One type for each column.
+        hash_mask : int
+            The bits of the hash that are used. Only tests narrow it, to force collisions.
+        value : Layout or None
+            If records are pairs of a key and a value: the layout of the value. Its columns come
+            after those of the key.
+        ordering : Ordering or None
+            For a value whose order matters: the order of each column.
 
     Examples
     --------
@@ -68,7 +67,7 @@ class Layout:
         if len(self.types) != 1:
             return False
         if self.ordering is not None:
-            # As numbers they must come in the order of the values.
+            # Their numbers must have the order of the values.
             kinds = (*_NARROW, *_WIDE, pa.types.is_floating)
             return self.ordering == ((False, False),) and any(is_(self.types[0]) for is_ in kinds)
         return any(is_(self.types[0]) for is_ in _NARROW + _WIDE)
@@ -81,8 +80,8 @@ class Layout:
     def encode(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
     ) -> Updates:
-        """Updates of the given records."""
-        # Without a column, of key and value together, only the times tell how many there are.
+        """Updates of records."""
+        # Without any column of key and value, only the times have the number of rows.
         rows = len(columns[0]) if columns else np.size(time)
         if self.value is not None:
             width = len(self.types)
@@ -104,14 +103,14 @@ class Layout:
                 return Updates(whole.to_numpy(zero_copy_only=False), None, time, diff)
             key64 = whole.fill_null(0).to_numpy(zero_copy_only=False)
             return Updates(key64, (whole,), time, diff)
-        kept = tuple(normalise(array.cast(t) if array.type != t else array)
+        form = tuple(normalise(array.cast(t) if array.type != t else array)
                      for array, t in zip(arrays, self.types))
-        # Values in order are told apart by their order; a hash would be of no use.
-        hashed = kept and self.ordering is None
-        key64 = hashing.spark_xxhash64(kept) if hashed else np.zeros(rows, np.int64)
+        # The order of ordered values distinguishes them; a hash would be of no use.
+        hashed = form and self.ordering is None
+        key64 = hashing.spark_xxhash64(form) if hashed else np.zeros(rows, np.int64)
         if self.hash_mask != -1:
             key64 = key64 & np.int64(self.hash_mask)
-        return Updates(key64, kept, time, diff)
+        return Updates(key64, form, time, diff)
 
     def decode(self, updates: Updates) -> list[pa.Array]:
         """The records' columns, in the layout's types: those of the key, then of the value."""
@@ -121,7 +120,7 @@ class Layout:
         return columns
 
     def column(self, updates: Updates, position: int, rows: Int64 | None) -> pa.Array:
-        """One of the columns that `decode` gives, for some rows or all: nothing else is moved."""
+        """One of the columns of `decode`, for some rows or all: no other column is copied."""
         width = len(self.types)
         if position >= width:
             if self.value is None or position >= width + len(self.value.types):
@@ -133,18 +132,18 @@ class Layout:
         if self.exact and updates.columns is None:
             key64 = updates.key64 if rows is None else updates.key64[rows]
             return from_int64(pa.array(key64), self.types[0])
-        if updates.columns is None:  # no rows: `empty()` knows no types
+        if updates.columns is None:  # no rows: `empty()` has no types
             return pa.array([], self.types[position])
-        found = updates.columns[position]
+        values = updates.columns[position]
         if rows is not None:
-            (found,) = taken((found,), rows) or ()
-        return from_int64(found, self.types[0]) if self.exact else found
+            (values,) = taken((values,), rows) or ()
+        return from_int64(values, self.types[0]) if self.exact else values
 
     def decode_value(self, updates: Updates) -> list[pa.Array]:
         """The values' columns."""
         if self.value is None:
             return []
-        if updates.val64 is None:  # no rows: `empty()` knows of no values
+        if updates.val64 is None:  # no rows: `empty()` has no values
             return [pa.array([], type=t) for t in self.value.types]
         return self.value.decode_key(Updates(updates.val64, updates.values, 0, 1))
 
@@ -153,7 +152,7 @@ class Layout:
         columns = updates.with_columns()
         if self.exact:
             return [from_int64(columns[0], self.types[0])]
-        if updates.columns is None:  # no rows: `empty()` knows no types
+        if updates.columns is None:  # no rows: `empty()` has no types
             return [pa.array([], type=t) for t in self.types]
         return list(columns)
 
@@ -163,7 +162,7 @@ class Layout:
         Examples
         --------
         >>> layout = Layout((pa.string(),))
-        >>> [found.tolist() for found in layout.groups([pa.array(["b", "b"])])]
+        >>> [numbers.tolist() for numbers in layout.groups([pa.array(["b", "b"])])]
         [[0, 0], [0]]
         """
         records = self.encode(columns, 0, 1)
@@ -184,7 +183,7 @@ class Layout:
 
 
 def as_int64(column: pa.Array) -> pa.Array:
-    """A column that 64 bits can hold as int64, in the order of its values, nulls kept."""
+    """A column of at most 64 bits as int64, in the order of its values; nulls stay null."""
     kind = column.type
     if pa.types.is_int64(kind):
         return column
@@ -203,8 +202,8 @@ def from_int64(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_int64(kind):
         return column
     if pa.types.is_floating(kind):
-        found = from_float_codes(column.fill_null(0).to_numpy(), kind)
-        return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+        values = from_float_codes(column.fill_null(0).to_numpy(), kind)
+        return pc.if_else(column.is_valid(), values, None) if column.null_count else values
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return column.view(kind)
     if pa.types.is_date32(kind):

@@ -1,7 +1,7 @@
 """Look-ups of touched records in sorted batches.
 
-A batch is sorted by ``key64``, so the rows that a step has to see are found by searching, and only
-those are read: cost follows the records touched, not the batch. With ``B`` the batches of a
+A batch is sorted by ``key64``, so a step finds its rows by search, and reads only those: the cost
+follows the number of touched records, not the size of the batch. With ``B`` the batches of a
 record::
 
     accumulated(B)[g] = sum(diff of rows of B whose record is g)
@@ -34,9 +34,9 @@ def accumulated(
     Parameters
     ----------
     records : Updates
-        Distinct records in order; their times and diffs are not looked at.
+        Distinct records in order; their times and diffs are not read.
     batches : list of Updates
-        Each in order; where records have values, not in an ordering of their own.
+        Each is in order; if records have values, not in an ordering of their own.
     limit : Limit or None
         In a loop, the coordinates that count.
 
@@ -82,27 +82,27 @@ def accumulated(
 def _leaves() -> DiffOverflowError:
     return DiffOverflowError(
         "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
-        "that went in"
+        "of the input"
     )
 
 
 def _plain_words(records: Updates, batches: list[Updates]) -> list[tuple[int, ...]] | None:
-    """What is known by address of batches where they and the records are numbers; else None."""
+    """The `words` of batches, if they and the records are plain numbers; else None."""
     if records.columns is not None or records.val64 is not None:
         return None
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     for batch in batches:
         words = batch.words if batch.val64 is None else None
         if words is None:
             return None
-        found.append(words)
-    return found
+        result.append(words)
+    return result
 
 
 def accumulated_vectors(
     records: Updates, batches: list[Updates], like: DiffVectors, limit: Limit | None = None
 ) -> tuple[DiffVectors, int]:
-    """As `accumulated`, where diffs are vectors like the given ones."""
+    """As `accumulated`, for diffs that are vectors of the form of ``like``."""
     sums = like.zeros(len(records))
     read = 0
     for batch in batches:
@@ -117,7 +117,7 @@ def accumulated_vectors(
 def replay_on(
     old: list[Updates], new: Grouped, limit: Limit | None = None
 ) -> tuple[Int64, Int64, int]:
-    """The replay of each record's new updates on top of what stood before: see `replay`.
+    """The replay of each record's new updates on top of its old accumulation: see `replay`.
 
     Parameters
     ----------
@@ -142,28 +142,28 @@ def replay_on(
 def counted_on(
     old: list[Updates], new: Grouped, limit: Limit | None = None
 ) -> tuple[Int64, Int64, Int64, int]:
-    """How often each record is there, where that changes: what `replay_on` gives as rows.
+    """The count of each record, if that changes: the result of `replay_on` as rows.
 
     Returns
     -------
     rows : ndarray of int64
-        Of the new updates: first where a count goes, then where one comes.
-    counts : ndarray of int64
-        The counts; none of them is zero.
-    diffs : ndarray of int64
-        -1 where it goes and 1 where it comes.
-    read : int
-        Number of old rows that were read.
+            Rows of the new updates: first for counts that go, then for counts that come.
+        counts : ndarray of int64
+            The counts; none is zero.
+        diffs : ndarray of int64
+            -1 if the count goes and 1 if it comes.
+        read : int
+            Number of old rows that were read.
     """
     updates = new.updates
     words = _plain_words(updates, old) if limit is None and len(updates) <= FEW else None
     if words is not None:
         files = np.array(words, np.int64).reshape(len(words), LENGTH + 1)
         keys, diffs = read_only(updates.key64), read_only(updates.diffs())
-        size, read, found = _counted(keys, diffs, read_only(new.starts), files)
+        size, read, table = _counted(keys, diffs, read_only(new.starts), files)
         if read < 0:
             raise _leaves()
-        rows, counts, diffs = found[:, :size]
+        rows, counts, diffs = table[:, :size]
         return rows, counts, diffs, read
     before, after, read = replay_on(old, new, limit)
     gone, come = np.flatnonzero(before), np.flatnonzero(after)
@@ -175,7 +175,7 @@ def counted_on(
 def matching_within(
     records: Updates, batch: Updates, limit: Limit | None
 ) -> tuple[Int64, Int64]:
-    """As `matching_rows`, of the rows at coordinates up to a limit."""
+    """As `matching_rows`, for the rows at coordinates up to a limit."""
     if limit is None:
         return matching_rows(records, batch)
     if not isinstance(batch.coordinate, np.ndarray):
@@ -190,44 +190,45 @@ def matching_within(
 def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
     """Pairs of (index of a record, row of the batch with that key), in order of the record.
 
-    Where records are pairs of a key and a value, only the keys are compared.
+    If records are pairs of a key and a value, only the keys are compared.
     """
     group, row = _matches(np.ascontiguousarray(records.key64), batch.key64)
     if group.size and (records.columns is not None or batch.columns is not None):
-        # Real equality behind the hash; each side's columns are laid behind the other's to compare.
-        found = batch.keys().take(row).with_columns()
-        both = [joined([a, b]) for a, b in zip(records.with_columns(), found)]
+        # Hashes only preselect: the columns of both sides are concatenated and compared.
+        columns = batch.keys().take(row).with_columns()
+        both = [joined([a, b]) for a, b in zip(records.with_columns(), columns)]
         equal = rows_equal(both, group, np.arange(row.size) + len(records))
         group, row = group[equal], row[equal]
     return group, row
 
 
 def key_ranges(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
-    """Where the rows of each key begin and end in a batch.
+    """The begin and the end of the rows of each key in a batch.
 
-    Keys may repeat. As `matching_rows` finds them, but rows of long ranges are not read.
+    Keys may repeat. The ranges have the rows of `matching_rows`, but rows of long ranges are not
+    read.
     """
     low, high = _ranges(read_only(keys.key64), read_only(batch.key64))
     if keys.columns is None and batch.columns is None:
         return low, high
-    # The rows of a key are next to each other: a range that begins and ends with it is all its own.
-    held = np.flatnonzero(high > low)
-    if not held.size:  # keys that are none have no columns, and nothing can be joined to them
+    # The rows of a key are adjacent: a range that begins and ends with a key has no other key.
+    hits = np.flatnonzero(high > low)
+    if not hits.size:  # an empty set of keys has no columns to concatenate
         return low, high
-    ends = np.concatenate((low[held], high[held] - 1))
-    shared = held[~_keys_equal(keys, np.tile(held, 2), batch, ends).reshape(2, -1).all(axis=0)]
-    while shared.size:  # of a few keys; null and 0 are the only ones that are likely to meet
+    ends = np.concatenate((low[hits], high[hits] - 1))
+    shared = hits[~_keys_equal(keys, np.tile(hits, 2), batch, ends).reshape(2, -1).all(axis=0)]
+    while shared.size:  # few keys: only null and 0 are likely to share a number
         stops = _run_ends(batch, low[shared], high[shared])
-        found = _keys_equal(keys, shared, batch, low[shared])
-        high[shared[found]] = stops[found]
-        shared, stops = shared[~found], stops[~found]
+        equal = _keys_equal(keys, shared, batch, low[shared])
+        high[shared[equal]] = stops[equal]
+        shared, stops = shared[~equal], stops[~equal]
         low[shared] = stops
         shared = shared[stops < high[shared]]
     return low, high
 
 
 def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
-    """Where the keys of some rows end: found by search, not by reading all their rows."""
+    """The ends of the keys of some rows: by search, without reading all their rows."""
     columns, low, high = batch.with_columns(), first, stop
     while (high - low > 1).any():
         middle = (low + high) // 2
@@ -237,8 +238,8 @@ def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
 
 
 def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.ndarray:
-    found = batch.keys().take(rows).with_columns()
-    both = [joined([a, b]) for a, b in zip(keys.with_columns(), found)]
+    columns = batch.keys().take(rows).with_columns()
+    both = [joined([a, b]) for a, b in zip(keys.with_columns(), columns)]
     return rows_equal(both, group, np.arange(rows.size) + len(keys))
 
 
@@ -249,13 +250,13 @@ def matching_records(
     if records.val64 is None or batch.val64 is None:
         return matching_within(records, batch, limit)
     low, high = key_ranges(records.keys(), batch)
-    # Where values are hashes or numbers, those of a key are in the order of these.
+    # If values are hashes or numbers, the rows of a key have their order.
     group, row = _matches_within(
         low, high, read_only(records.val64), read_only(batch.val64)
     )
     if group.size and (records.values is not None or batch.values is not None):
-        found = batch.take(row).with_values()
-        both = [joined([a, b]) for a, b in zip(records.with_values(), found)]
+        values = batch.take(row).with_values()
+        both = [joined([a, b]) for a, b in zip(records.with_values(), values)]
         equal = rows_equal(both, group, np.arange(row.size) + len(records))
         group, row = group[equal], row[equal]
     if limit is not None and row.size:
@@ -266,8 +267,7 @@ def matching_records(
 
 @kernel("int64[:]-, int64[:]-")
 def _matches(needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it: pairs of their numbers.
-    """
+    """For each needle (ordered) the equal rows of ``hay`` (ordered): pairs of their numbers."""
     low = bounds(needles, hay)
     high = np.empty(needles.size, np.int64)
     for i in range(needles.size):
@@ -280,7 +280,7 @@ def _matches(needles, hay):  # type: ignore[no-untyped-def]
 
 @jit
 def _pairs(low, high):  # type: ignore[no-untyped-def]
-    """All rows of some ranges, and the number of the range that each is in."""
+    """All rows of some ranges, and the number of each row's range."""
     total = 0
     for i in range(low.size):
         total += high[i] - low[i]
@@ -301,8 +301,8 @@ def _sums_at(keys, files, sums):  # type: ignore[no-untyped-def]
 
 @jit
 def _add_rows(keys, files, sums):  # type: ignore[no-untyped-def]
-    """Add the diffs of each key (ordered, no two alike) in all of some files; gives how many rows
-    were read, or -1 where a sum leaves 64 bits."""
+    """Add the diffs of each key (ordered, without repetition) in all of some files; returns the
+    number of rows read, or -1 if a sum leaves 64 bits."""
     read = 0
     for f in range(files.shape[0]):
         address, length = files[f, KEYS], files[f, LENGTH]
@@ -321,10 +321,10 @@ def _add_rows(keys, files, sums):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64[:]-, int64[:]-, int64[:,:]")
 def _counted(keys, diffs, starts, files):  # type: ignore[no-untyped-def]
-    """How many changes there are, how many rows were read, or -1 where a sum leaves 64 bits, and
-    of each change the row, the count, and its diff."""
+    """The number of changes, and the number of rows read, or -1 if a sum leaves 64 bits; and for
+    each change the row, the count, and its diff."""
     n = keys.size
-    found = np.empty((3, 2 * n), np.int64)
+    changes = np.empty((3, 2 * n), np.int64)
     sums = np.zeros(starts.size, np.int64)
     before, after = np.empty(n, np.int64), np.empty(n, np.int64)
     read = _add_rows(keys[starts], files, sums)
@@ -332,7 +332,7 @@ def _counted(keys, diffs, starts, files):  # type: ignore[no-untyped-def]
         total = sums[r]
         for i in range(starts[r], starts[r + 1] if r + 1 < starts.size else n):
             if sum_leaves(total, diffs[i]):
-                return 0, -1, found
+                return 0, -1, changes
             before[i] = total
             total += diffs[i]
             after[i] = total
@@ -340,9 +340,9 @@ def _counted(keys, diffs, starts, files):  # type: ignore[no-untyped-def]
     for counts, diff in ((before, -1), (after, 1)):
         for i in range(n):
             if counts[i] != 0:
-                found[0, size], found[1, size], found[2, size] = i, counts[i], diff
+                changes[0, size], changes[1, size], changes[2, size] = i, counts[i], diff
                 size += 1
-    return size, read, found
+    return size, read, changes
 
 
 @kernel("int64[:], int64[:], int64[:]")
@@ -358,10 +358,10 @@ def _add_at(sums, group, diffs):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64[:]-")
 def _ranges(needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle (ordered) the rows of ``hay`` (ordered) equal to it.
+    """For each needle (ordered) the equal rows of ``hay`` (ordered).
 
-    As `_matches`, but the end of a range is searched for as well: ranges may be long, and are not
-    going to be read.
+    As `_matches`, but the end of a range is searched as well: ranges may be long, and their rows
+    are not read.
     """
     low = bounds(needles, hay)
     high = np.empty(needles.size, np.int64)
@@ -372,8 +372,7 @@ def _ranges(needles, hay):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:], int64[:], int64[:]-, int64[:]-")
 def _matches_within(low, high, needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle the rows of ``hay`` equal to it in a range that is ordered: pairs of numbers.
-    """
+    """For each needle the equal rows of ``hay`` in a range that is ordered: pairs of numbers."""
     first, stop = np.empty(needles.size, np.int64), np.empty(needles.size, np.int64)
     for i in range(needles.size):
         left, right = low[i], high[i]

@@ -22,7 +22,8 @@ from pyspark_diff.kernels.updates import (
     one_or_all,
 )
 
-#: From this many rows on, batches of plain numbers are merged as they are; fewer are added up.
+#: From this number of rows on, batches of plain numbers are merged directly; fewer are
+#: consolidated.
 MERGED = 1 << 7
 
 
@@ -32,7 +33,7 @@ def merge(batches: list[Updates], since: int | None) -> Updates:
     Parameters
     ----------
     batches : list of Updates
-        Each consolidated and in order.
+        Each is consolidated and in order.
     since : int or None
         See `pyspark_diff.kernels.replay.compact`.
 
@@ -49,42 +50,42 @@ def merge(batches: list[Updates], since: int | None) -> Updates:
     [1]
     """
     if sum(map(len, batches)) >= MERGED and all(map(_is_plain, batches)):
-        found = _merged(batches, since)
-        if found is not None:
-            return found
+        merged = _merged(batches, since)
+        if merged is not None:
+            return merged
     return consolidate(advanced(concat(batches), since)).updates
 
 
 def _is_plain(batch: Updates) -> bool:
-    """Whether updates are numbers, or pairs of them, and diffs are numbers."""
+    """Whether updates are numbers, or pairs of numbers, and diffs are numbers."""
     return (
         batch.values is None and batch.columns is None and not isinstance(batch.diff, DiffVectors)
     )
 
 
 def _merged(batches: list[Updates], since: int | None) -> Updates | None:
-    """The batches two by two, the smallest first; None where sums ask for more."""
+    """The batches, merged two by two, the smallest first; None if a sum is too large."""
     least = np.iinfo(np.int64).min if since is None else since
     batches = [batch for batch in batches if len(batch)]
     if len(batches) < 2:
         return None
     pairs = batches[0].val64 is not None
-    # What all rows share is no column of what they become either.
+    # A value that all rows share is not a column of the result either.
     coordinates = [batch.coordinate for batch in batches]
     places = any(map(np.ndim, coordinates)) or len(set(coordinates)) > 1
     last = [max(int(np.max(batch.time)), least) for batch in batches]
     timed = len(set(last)) > 1 or last[0] > least and any(np.ndim(b.time) for b in batches)
-    held = [
+    parts = [
         (b.key64, b.key64 if b.val64 is None else b.val64, *map(_column, rest))
         for b in batches for rest in [(b.coordinate, b.time, b.diff)]
     ]
-    while len(held) > 1:
-        held.sort(key=lambda one: one[0].size)
-        *rows, count = _merge_two(*held[0], *held[1], least, pairs, places, timed)
+    while len(parts) > 1:
+        parts.sort(key=lambda part: part[0].size)
+        *rows, count = _merge_two(*parts[0], *parts[1], least, pairs, places, timed)
         if count < 0:
             return None
-        held = [tuple(column[:count] for column in rows), *held[2:]]
-    key, value, place, time, diff = held[0]
+        parts = [tuple(column[:count] for column in rows), *parts[2:]]
+    key, value, place, time, diff = parts[0]
     if not key.size:
         return empty()
     return Updates(
@@ -101,10 +102,10 @@ def _column(values: PerRow | DiffVectors) -> Int64:
 def _merge_two(  # type: ignore[no-untyped-def]
     ak, av, ac, at, ad, bk, bv, bc, bt, bd, since, pairs, places, timed
 ):
-    """Rows in order, sums that are zero left out, and their number; -1 where a sum is too large.
+    """Rows in order without sums that are zero, and their number; -1 if a sum is too large.
 
-    Of coordinates, times and diffs there may be one for all rows. Where there are no pairs, places
-    or times, what is given of them is of no use.
+    There may be one coordinate, time or diff for all rows. Without pairs, places or times, the
+    corresponding arguments are not used.
     """
     m, n = ak.size, bk.size
     key, diff = np.empty(m + n, np.int64), np.empty(m + n, np.int64)
@@ -114,7 +115,7 @@ def _merge_two(  # type: ignore[no-untyped-def]
     place[:1] = ac[:1] if m else bc[:1]
     time[:1] = np.maximum(at[:1] if m else bt[:1], since)
     i = j = 0
-    count = -1  # the row that is added up
+    count = -1  # the row of the current sum
     while i < m or j < n:
         if j == n:
             ours = True

@@ -1,14 +1,14 @@
-"""Merge join: pairs of records with equal keys that are there at the same time, in one walk over
+"""Merge join: pairs of records with equal keys that are present at the same time, in one walk over
 sorted updates of numbers.
 
-For the updates ``A`` and ``B`` of one key, in order of value and time, what is new in their join
-at a time ``t`` is::
+For the updates ``A`` and ``B`` of a key, in order of value and time, the new updates of their join
+at a time ``t`` are::
 
     new A at t  x  B up to t    +    A before t  x  new B at t
 
-with the diffs of each value added up. A record that has come and gone meets nothing, where all
-products of updates have it come with the pairs and go with them again: of records that are
-replaced, one after the other, these are twice as many.
+with the diffs of each value added up. A record that has come and gone meets nothing. With all
+products of updates, its pairs would come and go too: if records are replaced one after the other,
+that is twice as many pairs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pyspark_diff.kernels.overflow import product_leaves, sum_leaves
 from pyspark_diff.kernels.search import gallop
 from pyspark_diff.kernels.updates import Int64, Updates
 
-#: So many pairs are made at once: their memory is used again for the next ones.
+#: Number of pairs that are computed at once: the next ones reuse their memory.
 CHUNK = 1 << 20
-#: Columns that are wanted of the pairs.
+#: The columns of pairs that a caller can ask for.
 KEY, LEFT, RIGHT = range(3)
 
 
-class Pairs(NamedTuple):
-    """Pairs: columns that are not wanted are empty."""
+class PairColumns(NamedTuple):
+    """Pairs: columns that the caller does not read are empty."""
 
     key: Int64
     left: Int64
@@ -41,16 +41,17 @@ class Pairs(NamedTuple):
     diff: Int64
 
 
-class Part(NamedTuple):
-    """Some keys that follow each other: where their rows begin and end.
+class WalkPart(NamedTuple):
+    """Some adjacent keys, as the ranges of their rows.
 
     Parameters
     ----------
     starts, stops : ndarray of int64, shape (4,)
-        Among new and old updates of the left side, then among those of the right one.
+        Among new and old updates of the left side, then among those of the right side.
     rows : float
-        So many pairs it has, or less.
+        Upper bound of the number of pairs.
     long : bool
+        Whether it is one key that this module does not process.
         Whether it is one key that is not done here.
     """
 
@@ -60,24 +61,24 @@ class Part(NamedTuple):
     long: bool
 
     def bounds(self) -> list[tuple[tuple[int, int], ...]]:
-        """Of each side where its new updates begin and end, and its old ones."""
-        found = list(zip(self.starts.tolist(), self.stops.tolist()))
-        return [tuple(found[:2]), tuple(found[2:])]
+        """The ranges of the new and of the old updates, for each side."""
+        ranges = list(zip(self.starts.tolist(), self.stops.tolist()))
+        return [tuple(ranges[:2]), tuple(ranges[2:])]
 
 
 @dataclass(frozen=True)
 class MergeJoin:
-    """A join of two sides, before it is made.
+    """A join of two sides, before its pairs are computed.
 
     Parameters
     ----------
     left, right : (Updates, Updates)
-        New and old updates, in order; those for which `fits` holds.
-    most : int
-        So many pairs a part has, or the last of its keys has more.
-    long : int
-        A key is not done here if it has more products of new updates than this, and many more than
-        updates; or more updates than a chunk has pairs.
+            New and old updates, in order, for which `fits` is true.
+        most : int
+            Maximal number of pairs of a part, unless its last key has more.
+        long : int
+            A key is long if it has more products of new updates than this, and many more than
+            updates; or more updates than a chunk has pairs. This module does not process long keys.
     """
 
     left: tuple[Updates, Updates]
@@ -87,39 +88,40 @@ class MergeJoin:
 
     @property
     def chunk(self) -> int:
-        """So many pairs are made at once."""
+        """Number of pairs that are computed at once."""
         return max(1, min(self.most, CHUNK))
 
     @cached_property
     def _columns(self) -> tuple[list[Int64], Int64]:
-        """Keys, values, times and diffs of new updates, and all but the times of old ones, of each
-        side; with masks for their rows, as one value may stand for all rows."""
+        """Keys, values, times and diffs of new updates, and the same without times of old updates,
+        for each side. The masks of their rows are zero if one value is shared by all rows."""
         columns: list[Int64] = []
         masks = []
         for new, old in (self.left, self.right):
-            held = (new.key64, new.val64, new.time, new.diff), (old.key64, old.val64, old.diff)
-            for value in (*held[0], *held[1]):
+            sources = (new.key64, new.val64, new.time, new.diff), (old.key64, old.val64, old.diff)
+            for value in (*sources[0], *sources[1]):
                 several = isinstance(value, np.ndarray)
                 columns.append(np.ascontiguousarray(value if several else [value or 0], np.int64))
                 masks.append(-1 if several else 0)
         return columns, np.array(masks)
 
-    def parts(self) -> tuple[list[Part], tuple[int, int]]:
-        """The parts, and how many old rows of each side are read."""
+    def parts(self) -> tuple[list[WalkPart], tuple[int, int]]:
+        """The parts, and the number of old rows that are read on each side."""
         columns, _ = self._columns
         keys = columns[0], columns[4], columns[7], columns[11]
-        found = []
+        parts = []
         at, left, right = np.zeros(4, np.int64), 0, 0
         while at[0] < keys[0].size or at[2] < keys[2].size:
             starts = at.copy()
             pairs, ours, theirs, long = _cut(*keys, at, self.most, self.chunk, self.long)
             left, right = left + ours, right + theirs
-            found.append(Part(starts, at.copy(), pairs, long))
-        return found, (left, right)
+            parts.append(WalkPart(starts, at.copy(), pairs, long))
+        return parts, (left, right)
 
-    def pairs(self, part: Part, wanted: tuple[int, ...]) -> Iterator[Pairs | None]:
-        """The pairs of a part, chunk by chunk; None where a sum or product of diffs leaves 64 bits,
-        and nothing more."""
+    def pairs(self, part: WalkPart, wanted: tuple[int, ...]) -> Iterator[PairColumns | None]:
+        """The pairs of a part, chunk by chunk; a final None if a sum or product of diffs leaves 64
+        bits.
+        """
         columns, masks = self._columns
         room = int(min(self.chunk, max(part.rows, 1)))
         state = np.concatenate((part.starts, [-1, 0]))
@@ -131,21 +133,21 @@ class MergeJoin:
                 yield None
                 return
             if count:
-                yield Pairs(*(column[:count] for column in out))
+                yield PairColumns(*(column[:count] for column in out))
             if state[0] == part.stops[0] and state[2] == part.stops[2]:
                 return
 
 
-def fits(held: Updates) -> bool:
+def fits(updates: Updates) -> bool:
     """Whether updates are numbers, at one coordinate of a loop."""
-    return held.columns is None and held.values is None and not (
-        isinstance(held.diff, DiffVectors) or isinstance(held.coordinate, np.ndarray)
+    return updates.columns is None and updates.values is None and not (
+        isinstance(updates.diff, DiffVectors) or isinstance(updates.coordinate, np.ndarray)
     )
 
 
 @inlined
 def _end(keys, at, key):  # type: ignore[no-untyped-def]
-    """The first row from one on that has another key."""
+    """The first row at or after ``at`` that has another key."""
     while at < keys.size and keys[at] == key:
         at += 1
     return at
@@ -153,8 +155,8 @@ def _end(keys, at, key):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64[:]-, int64[:]-, int64[:]-, int64[:], int64, int64, int64")
 def _cut(lk, ok, rk, pk, at, most, chunk, long):  # type: ignore[no-untyped-def]
-    """Move on by one part: its number of pairs or more, old rows of both sides, and whether it is
-    long."""
+    """Advance by one part: an upper bound of its pairs, the old rows of both sides, and whether it
+    is long."""
     a, o, b, p = at[0], at[1], at[2], at[3]
     total = 0.0
     ours = theirs = 0
@@ -184,12 +186,12 @@ def _cut(lk, ok, rk, pk, at, most, chunk, long):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _standing(  # type: ignore[no-untyped-def]
+def _count_at(  # type: ignore[no-untyped-def]
     old, old_diff, old_mask, old_diff_mask, x, x_end,
     new, new_diff, new_time, new_mask, new_diff_mask, new_time_mask, y, y_end, time, with_now,
 ):
-    """Go on behind the next value of old and new updates of a key: where that is in both, the
-    value, how often it stands before a time, or at it, and whether that fits in 64 bits."""
+    """Advance past the next value of the old and new updates of a key. Returns the new positions,
+    the value, its count before a time or at it, and whether the count fits in 64 bits."""
     if y == y_end or (x < x_end and old[x & old_mask] <= new[y & new_mask]):
         value = old[x & old_mask]
     else:
@@ -217,10 +219,10 @@ def _meet(  # type: ignore[no-untyped-def]
     lk, lv, lt, ld, ok, ov, od, rk, rv, rt, rd, pk, pv, pd, masks, state, stops,
     out_key, out_left, out_right, out_time, out_diff,
 ):
-    """Write pairs until there may be no more room, and go on from there in the next call.
+    """Write pairs until the room may be full; the next call continues from there.
 
-    Gives how many were written; -1 where a sum or a product is too large. The fifth number of the
-    state is the row that is next within a key, the sixth the side that it is of.
+    Returns the number of written pairs, or -1 if a sum or a product is too large. The fifth number
+    of the state is the next row of a key, and the sixth is the side of that row.
     """
     lvm, ltm, ldm, ovm, odm = masks[1], masks[2], masks[3], masks[5], masks[6]
     rvm, rtm, rdm, pvm, pdm = masks[8], masks[9], masks[10], masks[12], masks[13]
@@ -240,7 +242,7 @@ def _meet(  # type: ignore[no-untyped-def]
                     return n
                 time, diff, x, y = lt[i & ltm], ld[i & ldm], p, b
                 while x < p1 or y < b1:
-                    x, y, value, total, fits_in = _standing(
+                    x, y, value, total, fits_in = _count_at(
                         pv, pd, pvm, pdm, x, p1, rv, rd, rt, rvm, rdm, rtm, y, b1, time, True
                     )
                     if not fits_in:
@@ -267,7 +269,7 @@ def _meet(  # type: ignore[no-untyped-def]
                 return n
             time, diff, x, y = rt[i & rtm], rd[i & rdm], o, a
             while x < o1 or y < a1:
-                x, y, value, total, fits_in = _standing(
+                x, y, value, total, fits_in = _count_at(
                     ov, od, ovm, odm, x, o1, lv, ld, lt, lvm, ldm, ltm, y, a1, time, False
                 )
                 if not fits_in:
@@ -293,7 +295,7 @@ def _meet(  # type: ignore[no-untyped-def]
 
 @jit
 def _save(state, a, o, b, p, row, side):  # type: ignore[no-untyped-def]
-    # One by one: what numba makes of ``state[:] = ...`` takes three times as long to compile.
+    # One assignment each: numba's code for ``state[:] = ...`` takes three times as long to compile.
     state[0] = a
     state[1] = o
     state[2] = b

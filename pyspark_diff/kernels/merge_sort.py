@@ -1,7 +1,7 @@
-"""Sorting within many groups at once: most are small, and a few may be all there is.
+"""Sorting inside of many groups at once: most are small, and a single group may have all rows.
 
-One sort of all rows by (group, first, second) has to pack the three into one number, and moves rows
-that are in their group already; this one never looks beyond a group.
+A sort of all rows by (group, first, second) has to pack the three into one number, and moves rows
+that are in their group already. This sort never reads beyond a group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.updates import Int64
 
-#: Runs of this length are made by insertion, and longer ones by merging them.
+#: Runs of this length are sorted by insertion, and merged to longer ones.
 _RUN = 16
 
 
@@ -21,14 +21,14 @@ def sort_within(starts: Int64, first: Int64, second: Int64) -> Int64:
     Parameters
     ----------
     starts : ndarray of int64, shape (groups + 1,)
-        Where each group's rows begin, and the last one's end.
+        The begin of each group's rows, and the end of the last group's.
     first, second : ndarray of int64, shape (rows,)
 
     Returns
     -------
     ndarray of int64, shape (rows,)
         The rows of the first group in order, then those of the second, and so on; rows that are
-        equal in both columns stay as they are.
+        equal in both columns keep their order.
 
     Examples
     --------

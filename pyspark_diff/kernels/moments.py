@@ -4,10 +4,10 @@ For values ``x`` and ``y`` of a group, with means ``X`` and ``Y`` and ``n`` pair
 
     M_k = sum of (x - X)**k          C = sum of (x - X) * (y - Y) = sum of x * y - n * X * Y
 
-Sums of squares and products of doubles are double-words, as those of a variance. Third and fourth
-powers would lose their digits there: a mean of 1e7 deviations takes all of them. So these sums are
-exact, and one rounding makes a double of the quotient of whole numbers. With ``exact=True`` sums
-of squares and products are exact too::
+Sums of squares and products of doubles are double-words, as for a variance. Third and fourth powers
+would lose their digits there: a mean of 1e7 deviations takes all of them. So these sums are exact,
+and one rounding converts the quotient of whole numbers to a double. With ``exact=True`` sums of
+squares and products are exact too::
 
     V = n * sum of x**2 - (sum of x)**2          W = n * sum of x * y - sum of x * sum of y
 """
@@ -44,13 +44,13 @@ from pyspark_diff.kernels.tallies import DIGITS, LOW
 from pyspark_diff.kernels.updates import Int64
 
 Array = np.ndarray
-#: The power of two that is the unit of exact sums: that of the smallest double.
+#: The exponent of the unit of exact sums: that of the smallest double.
 _UNIT = -1074
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The sums over the pairs of each group, as a formula reads them.
+class PairSums:
+    """The sums over the pairs of each group, for the formulas.
 
     Parameters
     ----------
@@ -70,40 +70,40 @@ class Pairs:
         return FloatVariance(pa.float64(), column).variances(self.sums, self.n)
 
     def average(self, column: int) -> Array:
-        made, held = np.zeros(len(self.sums)), Floats(column)
-        quotients.float_quotients(self.sums.reals, self.sums.starts[held], self.n, made)
-        return with_infinities(made, self.sums.of(held)[:, 2:], self.n)
+        result, accumulator = np.zeros(len(self.sums)), Floats(column)
+        quotients.float_quotients(self.sums.reals, self.sums.starts[accumulator], self.n, result)
+        return with_infinities(result, self.sums.components(accumulator)[:, 2:], self.n)
 
     def covariance(self) -> Array:
         """The covariance of the population."""
-        made, sums = np.zeros(len(self.sums)), self.sums
+        result, sums = np.zeros(len(self.sums)), self.sums
         sides, product = (Floats(self.first), Floats(self.second)), self.product
-        starts = [sums.starts[held] for held in (*sides, product)]
-        quotients.float_covariances(sums.reals, *starts, self.n, made)
+        starts = [sums.starts[accumulator] for accumulator in (*sides, product)]
+        quotients.float_covariances(sums.reals, *starts, self.n, result)
         for side in sides:
-            made[(sums.of(side)[:, 2:] != 0).any(axis=1)] = np.nan
-        made[sums.of(product)[:, 2] != 0] = np.nan
-        return made
+            result[(sums.components(side)[:, 2:] != 0).any(axis=1)] = np.nan
+        result[sums.components(product)[:, 2] != 0] = np.nan
+        return result
 
     @property
     def product(self) -> FloatProducts:
         return FloatProducts(self.first, self.second)
 
 
-def _correlation(pairs: Pairs) -> Array:
+def _correlation(pairs: PairSums) -> Array:
     divisor = np.sqrt(pairs.variance(pairs.first)) * np.sqrt(pairs.variance(pairs.second))
     return np.where(divisor == 0, np.inf, pairs.covariance() / divisor)
 
 
-def _slope(pairs: Pairs) -> Array:
+def _slope(pairs: PairSums) -> Array:
     return pairs.covariance() / pairs.variance(pairs.second)
 
 
-def _intercept(pairs: Pairs) -> Array:
+def _intercept(pairs: PairSums) -> Array:
     return pairs.average(pairs.first) - _slope(pairs) * pairs.average(pairs.second)
 
 
-def _determination(pairs: Pairs) -> Array:
+def _determination(pairs: PairSums) -> Array:
     first = pairs.variance(pairs.first)
     covariance = pairs.covariance()
     square = covariance * covariance / (first * pairs.variance(pairs.second))
@@ -111,7 +111,7 @@ def _determination(pairs: Pairs) -> Array:
 
 
 #: The formula of each function of two columns.
-_FORMULAS: dict[str, Callable[[Pairs], Array]] = {
+_FORMULAS: dict[str, Callable[[PairSums], Array]] = {
     "covar_pop": lambda pairs: pairs.covariance(),
     "covar_samp": lambda pairs: pairs.covariance() * pairs.n / (pairs.n - 1),
     "corr": _correlation,
@@ -128,23 +128,23 @@ _SQUARES = {
     "regr_syy": (True, False), "regr_slope": (False, True), "regr_intercept": (False, True),
 }
 _NO_PRODUCTS = ("regr_sxx", "regr_syy")
-#: Functions that are null of one pair.
+#: Functions that are null for one pair.
 _OF_TWO = ("covar_samp", "corr")
 #: Functions that are null if all values of the second column are equal.
 _VARYING = ("regr_slope", "regr_intercept", "regr_r2")
 
 
 @dataclass(frozen=True)
-class Comoment(ColumnResult):
+class ComomentResult(ColumnResult):
     """A function of pairs: a covariance, a correlation, or a part of a regression line.
 
     Parameters
     ----------
     other : int
         The index of the second column, the independent one of a regression.
-    name : str
+    Spark's name of the function.
         As Spark calls the function.
-    ansi : bool
+    Whether a division by zero is an error instead of null.
         Whether a division by zero is an error, and not null.
     """
 
@@ -156,31 +156,31 @@ class Comoment(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         columns = (self.column, self.other)
         squares = _SQUARES.get(self.name, (False, False))
-        held: list[Accumulator] = [Valid(self.column), *map(Floats, columns)]
-        held += [FloatSquares(column) for column, used in zip(columns, squares) if used]
+        result: list[Accumulator] = [Valid(self.column), *map(Floats, columns)]
+        result += [FloatSquares(column) for column, used in zip(columns, squares) if used]
         if self.name not in _NO_PRODUCTS:
-            held.append(FloatProducts(*columns))
-        return tuple(dict.fromkeys(held))
+            result.append(FloatProducts(*columns))
+        return tuple(dict.fromkeys(result))
 
-    def of(self, sums: Sums) -> pa.Array:
-        n = sums.of(Valid(self.column))
-        pairs = Pairs(self.column, self.other, sums, n)
+    def evaluate(self, sums: Sums) -> pa.Array:
+        n = sums.components(Valid(self.column))
+        pairs = PairSums(self.column, self.other, sums, n)
         nothing = n == 0
         if self.name in _OF_TWO:
             nothing = nothing | (n == 1)
         with np.errstate(all="ignore"):
             if self.name in _VARYING:
                 nothing = nothing | (pairs.variance(self.other) == 0)
-            made = _FORMULAS[self.name](pairs)
+            result = _FORMULAS[self.name](pairs)
         if self.name == "corr":
-            # No correlation is infinite: this one would be divided by zero.
-            zero = np.isinf(made) & ~nothing
+            # No correlation is infinite: an infinite one was divided by zero.
+            zero = np.isinf(result) & ~nothing
             self._check(zero)
             nothing = nothing | zero
-        return pa.array(made, mask=nothing).cast(self.kind)
+        return pa.array(result, mask=nothing).cast(self.kind)
 
     def _check(self, zero: Array) -> None:
-        """Raises an error for correlations that divide by zero, in ANSI mode."""
+        """Raise an error for correlations that divide by zero, in ANSI mode."""
         if self.ansi and zero.any():
             raise DiffOverflowError(
                 "corr divides by zero, which is an error in ANSI mode. All values of a column "
@@ -191,7 +191,7 @@ class Comoment(ColumnResult):
 
 @dataclass(frozen=True)
 class ExactVariance(IntegerVariance):
-    """The variance of doubles: the nearest double, or the root of that.
+    """The variance of doubles: the nearest double, or the root of the nearest double.
 
     NaN if a value is not finite, infinite beyond the range of doubles.
     """
@@ -201,75 +201,75 @@ class ExactVariance(IntegerVariance):
         return (Valid(self.column), ExactFloats(self.column), ExactPowers(self.column, 2))
 
     def variances(self, sums: Sums, n: Int64) -> Array:
-        made = np.full(len(sums), np.nan)
+        result = np.full(len(sums), np.nan)
         totals, finite = _totals(sums, self.column)
         rows = np.flatnonzero((n != 0) & (n != self.ddof) & finite)
-        squares = _integers(sums.of(ExactPowers(self.column, 2))[rows])
+        squares = _integers(sums.components(ExactPowers(self.column, 2))[rows])
         for row, count, first, second in zip(
             rows.tolist(), n[rows].tolist(), _integers(totals[rows]), squares
         ):
-            made[row] = _nearest(
+            result[row] = _nearest(
                 count * second - first * first, count * (count - self.ddof), 2 * _UNIT
             )
-        return made
+        return result
 
 
 @dataclass(frozen=True)
-class ExactComoment(Comoment):
-    """The same from exact sums: the nearest double or so."""
+class ExactComomentResult(ComomentResult):
+    """A function of pairs from exact sums: about the nearest double."""
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         columns = (self.column, self.other)
         squares = _SQUARES.get(self.name, (False, False))
-        held: list[Accumulator] = [Valid(self.column), *map(ExactFloats, columns)]
-        held += [ExactPowers(column, 2) for column, used in zip(columns, squares) if used]
+        result: list[Accumulator] = [Valid(self.column), *map(ExactFloats, columns)]
+        result += [ExactPowers(column, 2) for column, used in zip(columns, squares) if used]
         if self.name not in _NO_PRODUCTS:
-            held.append(ExactProducts(*columns))
-        return tuple(dict.fromkeys(held))
+            result.append(ExactProducts(*columns))
+        return tuple(dict.fromkeys(result))
 
-    def of(self, sums: Sums) -> pa.Array:
-        n = sums.of(Valid(self.column))
+    def evaluate(self, sums: Sums) -> pa.Array:
+        n = sums.components(Valid(self.column))
         nothing = n == 0
         if self.name in _OF_TWO:
             nothing = nothing | (n == 1)
-        made, zero = np.full(len(sums), np.nan), np.zeros(len(sums), np.bool_)
+        result, zero = np.full(len(sums), np.nan), np.zeros(len(sums), np.bool_)
         sides = [_totals(sums, column) for column in (self.column, self.other)]
         used = _SQUARES.get(self.name, (False, False))
-        # Infinities of a column that a sum of squares does not use have no effect.
+        # Infinities of a column have no effect if its sums are not used.
         needed = used if self.name in _NO_PRODUCTS else (True, True)
         finite = [ok | (not need) for (_, ok), need in zip(sides, needed)]
         if self.name in _VARYING:
             zero = ~nothing & sides[1][1] & ~sides[0][1] & _is_constant(sums, self.other, n)
         if self.name == "regr_r2":
-            made[sides[0][1] & ~sides[1][1] & _is_constant(sums, self.column, n)] = 1.0
+            result[sides[0][1] & ~sides[1][1] & _is_constant(sums, self.column, n)] = 1.0
         rows = np.flatnonzero(~nothing & finite[0] & finite[1])
         unused = [0] * rows.size
         totals = [
             _integers(side[rows]) if need else unused for (side, _), need in zip(sides, needed)
         ]
         squares = [
-            _integers(sums.of(ExactPowers(column, 2))[rows]) if square else unused
+            _integers(sums.components(ExactPowers(column, 2))[rows]) if square else unused
             for column, square in zip((self.column, self.other), used)
         ]
         products = unused if self.name in _NO_PRODUCTS else _integers(
-            sums.of(ExactProducts(self.column, self.other))[rows]
+            sums.components(ExactProducts(self.column, self.other))[rows]
         )
         for row, *values in zip(rows.tolist(), n[rows].tolist(), *totals, *squares, products):
             value = _of_pairs(self.name, *values)
             if value is None:
                 zero[row] = True
             else:
-                made[row] = value
+                result[row] = value
         if self.name == "corr":
             self._check(zero)
-        return pa.array(made, mask=nothing | zero).cast(self.kind)
+        return pa.array(result, mask=nothing | zero).cast(self.kind)
 
 
 def _is_constant(sums: Sums, column: int, n: Int64) -> Array:
     """Whether all values of a column are equal in a group, if they are finite."""
     totals = _integers(_totals(sums, column)[0])
-    squares = _integers(sums.of(ExactPowers(column, 2)))
+    squares = _integers(sums.components(ExactPowers(column, 2)))
     return np.array([
         count * square == total * total for count, total, square in zip(n.tolist(), totals, squares)
     ], np.bool_)
@@ -277,7 +277,7 @@ def _is_constant(sums: Sums, column: int, n: Int64) -> Array:
 
 def _totals(sums: Sums, column: int) -> tuple[Int64, Array]:
     """The digits of the sums of a column, and whether all values of the group are finite."""
-    values = sums.of(ExactFloats(column))
+    values = sums.components(ExactFloats(column))
     return values[:, :DIGITS], ~(values[:, DIGITS:] != 0).any(axis=1)
 
 
@@ -292,7 +292,7 @@ def _nearest(numerator: int, denominator: int, unit: int) -> float:
 def _of_pairs(
     name: str, n: int, first: int, second: int, first_square: int, second_square: int, product: int
 ) -> float | None:
-    """A function of pairs from the sums of a group; None where it divides by zero."""
+    """A function of pairs from the sums of a group; None if it divides by zero."""
     v, w = n * first_square - first * first, n * second_square - second * second
     c = n * product - first * second
     if name == "covar_pop":
@@ -323,7 +323,7 @@ def _of_pairs(
 
 @dataclass(frozen=True)
 class ExactMoment(ColumnResult):
-    """The skewness or the kurtosis of doubles: the nearest double or so.
+    """The skewness or the kurtosis of doubles: about the nearest double.
 
     Parameters
     ----------
@@ -338,11 +338,11 @@ class ExactMoment(ColumnResult):
         powers = (ExactPowers(self.column, power) for power in range(2, self.order + 1))
         return (Valid(self.column), ExactFloats(self.column), *powers)
 
-    def of(self, sums: Sums) -> pa.Array:
-        n, *powers = (sums.of(held) for held in self.accumulators)
+    def evaluate(self, sums: Sums) -> pa.Array:
+        n, *powers = (sums.components(accumulator) for accumulator in self.accumulators)
         finite = ~(powers[0][:, DIGITS:] != 0).any(axis=1)
         powers[0] = powers[0][:, :DIGITS]
-        made, rows = np.full(len(sums), np.nan), np.flatnonzero((n != 0) & finite)
+        result, rows = np.full(len(sums), np.nan), np.flatnonzero((n != 0) & finite)
         nothing = n == 0
         whole = [_integers(power[rows]) for power in powers]
         for place, count, *by_power in zip(rows.tolist(), n[rows].tolist(), *whole):
@@ -350,8 +350,8 @@ class ExactMoment(ColumnResult):
             if value is None:
                 nothing[place] = True
             else:
-                made[place] = value
-        return pa.array(made, mask=nothing).cast(self.kind)
+                result[place] = value
+        return pa.array(result, mask=nothing).cast(self.kind)
 
 
 def _integers(digits: Int64) -> list[int]:

@@ -2,14 +2,14 @@
 
     fold(running, v1, v2, …) = … h(v2, h(v1, running))        h(null, running) = running
 
-The algorithm is MurmurHash3 by Austin Appleby (public domain); what is particular to Spark's
-`Murmur3Hash` expression is that the hash so far is the seed of the next value, and that the last
-one to three bytes of a byte string are each mixed in as a whole word, sign-extended.
+The algorithm is MurmurHash3 by Austin Appleby (public domain). Spark's `Murmur3Hash` expression
+differs in two points. The hash so far is the seed of the next value. The last one to three bytes of
+a byte string are each mixed in as a whole word, sign-extended.
 
 Every `fold_*` kernel has one contract: for each row `i`, `running[i]` takes in the values at
 `starts[i] <= p < stops[i]`, in order. A flat column is the case of one value a row, a list column
-has a range of its element column, and a null parent is an empty range. `valid` is one flag for each
-value, or of length zero when no value is null.
+has a range of its element column, and a null parent is an empty range. The array `valid` has a flag
+for each value, or length zero if no value is null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADD = np.uint32(0xE6546B64)
 _FINAL_1 = np.uint32(0x85EBCA6B)
 _FINAL_2 = np.uint32(0xC2B2AE35)
 _FIVE = np.uint32(5)
-#: With which Spark begins.
+#: Spark's initial seed.
 _SEED = np.uint32(42)
 
 
@@ -108,7 +108,7 @@ def fold_bytes(data, begins, ends, valid, starts, stops, running):  # type: igno
 
 @jit
 def _pmod(value, divisor, inverse):  # type: ignore[no-untyped-def]
-    # Division by multiplication: a double holds any 32-bit integer exactly, so the truncated
+    # Division by multiplication: a double represents any 32-bit integer exactly, so the truncated
     # quotient is off by at most one, and a loop without a divide instruction can be vectorised.
     rest = value - np.int64(value * inverse) * divisor
     if rest < 0:
@@ -120,19 +120,19 @@ def _pmod(value, divisor, inverse):  # type: ignore[no-untyped-def]
 
 @jit
 def bucket_of_int(key, divisor):  # type: ignore[no-untyped-def]
-    """`pmod(hash(key), divisor)` of one key that Spark holds in 32 bits or less, with its seed."""
+    """`pmod(hash(key), divisor)` of one key that Spark stores in 32 bits or less, with its seed."""
     return _pmod(np.int32(_hash_int(key, _SEED)), divisor, 1.0 / divisor)
 
 
 @jit
 def bucket_of_long(key, divisor):  # type: ignore[no-untyped-def]
-    """`pmod(hash(key), divisor)` of one key that Spark holds in 64 bits, with its seed."""
+    """`pmod(hash(key), divisor)` of one key that Spark stores in 64 bits, with its seed."""
     return _pmod(np.int32(_hash_long(key, _SEED)), divisor, 1.0 / divisor)
 
 
 @kernel("int64[:]-, int64, uint32, int32[:]")
 def bucket_int(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
-    """Write `pmod(hash(key), divisor)` of each int64 key that Spark holds in 32 bits or less."""
+    """Write `pmod(hash(key), divisor)` of each int64 key that Spark stores in 32 bits or less."""
     inverse = 1.0 / divisor
     for i in range(keys.size):
         buckets[i] = _pmod(np.int32(_hash_int(keys[i], seed)), divisor, inverse)
@@ -140,7 +140,7 @@ def bucket_int(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64, uint32, int32[:]")
 def bucket_long(keys, divisor, seed, buckets):  # type: ignore[no-untyped-def]
-    """Write `pmod(hash(key), divisor)` of each int64 key that Spark holds in 64 bits."""
+    """Write `pmod(hash(key), divisor)` of each int64 key that Spark stores in 64 bits."""
     inverse = 1.0 / divisor
     for i in range(keys.size):
         buckets[i] = _pmod(np.int32(_hash_long(keys[i], seed)), divisor, inverse)

@@ -1,12 +1,12 @@
-"""Rows in the order of a 64-bit number, which is mostly a hash.
+"""Rows in the order of a 64-bit number, which is usually a hash.
 
 For numbers ``v`` and ``order = order_of(v)``::
 
-    v[order] ascends;   rows of one number stay as they are
+    v[order] ascends;   rows of one number keep their order
 
-The upper bits of a number and its row make one integer. These are sorted by as many of the bits as
-tell so many rows apart, and few are in a wrong place then: 6 million hashes take 0.06 to 0.2 s,
-where a sort of rows by their numbers takes 0.8 s.
+The upper bits of a number and its row form one integer. A sort by as many bits as are needed to
+distinguish that many rows leaves few in a wrong place. It takes 0.06 to 0.2 s for 6 million hashes;
+a sort of rows by their numbers takes 0.8 s.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.updates import Int64
 
-#: A table with a slot for each possible code beats sorting while it has at most this many slots a
-#: row (measured: 6 million keys out of 10 million in 0.06 s, where sorting takes 0.4 s).
+#: A table with a slot for each possible code is faster than sorting if it has at most this many
+#: slots per row. Measured: 6 million keys out of 10 million in 0.06 s, while sorting takes 0.4 s.
 DENSE = 8
-#: Fewer rows are sorted as they are.
+#: Fewer rows are sorted directly.
 _MANY = 1 << 12
-#: A row that would pass so many others is not moved: a sort of all rows is due then.
+#: A row that would pass this many other rows is not moved: all rows are sorted instead.
 _FAR = 64
 
 
@@ -51,9 +51,9 @@ def order_of(values: Int64) -> Int64:
 
 
 def order_of_pairs(keys: Int64, values: Int64) -> Int64:
-    """The rows in the order of their keys, and those of a key in that of their values.
+    """The rows in the order of their keys, and rows of a key in the order of their values.
 
-    Rows of one key and one value come in any order.
+    Rows with equal keys and equal values have any order.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def order_of_pairs(keys: Int64, values: Int64) -> Int64:
     """
     ascend = bool((keys[1:] >= keys[:-1]).all())
     order = np.arange(keys.size) if ascend else order_of(keys)
-    _order_within(order, keys, values)
+    _order_values(order, keys, values)
     return order
 
 
@@ -86,7 +86,7 @@ def distinct(values: Int64) -> Int64:
 
 
 def ranked(values: Int64) -> tuple[Int64, Int64]:
-    """The numbers, each once and in order, and for each row which one it has.
+    """The numbers, each once and in order, and for each row the rank of its number.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def ranked(values: Int64) -> tuple[Int64, Int64]:
 
 
 def among(values: Int64, others: Int64) -> np.ndarray:
-    """Of each number whether it is one of the others.
+    """For each number whether it is one of the others.
 
     Examples
     --------
@@ -124,15 +124,15 @@ def among(values: Int64, others: Int64) -> np.ndarray:
 
 
 def starts_of(ordered: Int64) -> Int64:
-    """Index of the first of each run of equal numbers."""
+    """Index of the first row of each run of equal numbers."""
     if not ordered.size:
         return np.empty(0, np.int64)
     return np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
 
 
 @kernel("int64[:], int64[:]-, int64[:]-")
-def _order_within(order, keys, values):  # type: ignore[no-untyped-def]
-    """Put the rows of each key in the order of their values."""
+def _order_values(order, keys, values):  # type: ignore[no-untyped-def]
+    """Sort the rows of each key by their values."""
     start = 0
     while start < order.size:
         stop = start + 1
@@ -166,7 +166,7 @@ def _place(values, low, table, rank):  # type: ignore[no-untyped-def]
 
 @jit
 def to_begins(counts):  # type: ignore[no-untyped-def]
-    """How many rows each part has becomes where each part begins."""
+    """Replace the number of rows of each part by its begin."""
     total = 0
     for p in range(counts.size):
         count = counts[p]
@@ -176,16 +176,16 @@ def to_begins(counts):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64, int64, int64, int64")
 def _ordered(values, low, reach, shift, bits):  # type: ignore[no-untyped-def]
-    """The rows in order, or None where more than a few bits of many numbers have to be looked at.
+    """The rows in order, or None if many numbers need more than a few further bits.
 
-    In order of so many of the upper bits as there are rows few are in a wrong place.
+    After a sort by as many upper bits as the number of rows needs, few rows are in a wrong place.
     """
     packed = np.empty(values.size, np.int64)
     for i in range(values.size):
         upper = np.uint64(values[i] - low) >> np.uint64(shift)
         packed[i] = np.int64(upper) << bits | i
-    told = min(reach - shift, bits + 1)
-    packed = by_bits(packed, bits + reach - shift - told, told)
+    sort_bits = min(reach - shift, bits + 1)
+    packed = by_bits(packed, bits + reach - shift - sort_bits, sort_bits)
     mask = (np.int64(1) << bits) - 1
     for i in range(1, packed.size):
         row, j = packed[i], i
@@ -207,9 +207,9 @@ def _ordered(values, low, reach, shift, bits):  # type: ignore[no-untyped-def]
 
 @jit
 def by_bits(numbers, shift, bits):  # type: ignore[no-untyped-def]
-    """Numbers in the order of some of their bits, by a few bits after the other.
+    """Numbers in the order of some of their bits: a radix sort of a few bits at a time.
 
-    Those of which these bits are equal stay as they are.
+    It is stable for numbers with equal bits.
     """
     wide = 4
     while wide < 11 and 1 << wide < numbers.size:

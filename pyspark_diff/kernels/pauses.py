@@ -1,6 +1,6 @@
-"""Between two calls of a function of the user: whether to go on is looked at there.
+"""The pauses between two calls of a user's function, in which the engine checks for cancellation.
 
-    pause()  ≡  what `looking` was given, in the same thread; nothing where there is none
+    pause()  ≡  a call of the argument of `looking`, in the same thread; nothing without one
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def pause() -> None:
 
 
 def who_looks() -> Callable[[], None] | None:
-    """What is called in the pauses of this thread."""
+    """The function that is called in the pauses of this thread."""
     return getattr(_thread, "look", None)
 
 
 class looking:
-    """Around work of this thread, in the pauses of which something is called.
+    """A context in which the pauses of this thread call a function.
 
     Parameters
     ----------

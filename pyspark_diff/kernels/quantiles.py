@@ -1,13 +1,13 @@
-"""Values at given places of each key's values in order, found by search.
+"""Values at some places of each key's ordered values, by search.
 
 For the input ``I`` of pairs of a key and a number, every key ``k`` and time ``t``::
 
     the value at place p  =  the least v with  sum(max(accumulate(I, t)[(k, w)], 0) for w <= v) > p
 
-Batches hold the values of a key in order, so how many are not greater than one is found in each of
-them by halves, and the value by halves too. Values that are new, or that rows were removed of, are
-few: what they add to what the batches count, so that none counts for less than none, is kept in a
-tree of partial sums.
+A batch has the values of a key in order. So binary search counts the values that are not greater
+than a bound in each batch, and binary search over the bounds finds the value. New values, and
+values with removed rows, are few. A tree of partial sums has their corrections of the batches'
+counts, so that no value counts less than zero.
 Source: P. M. Fenwick, "A New Data Structure for Cumulative Frequency Tables", 1994.
 """
 
@@ -31,13 +31,13 @@ from pyspark_diff.kernels.ranking import float_codes, from_float_codes
 from pyspark_diff.kernels.search import word
 from pyspark_diff.kernels.updates import Int64, Updates, spread
 
-#: Decimals of so many digits are 64-bit numbers.
+#: Decimals with at most this many digits are 64-bit numbers.
 DIGITS = 18
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """What is made of values at some places.
+    """A function of values at some places.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ class Quantiles:
     listed : bool
         Whether the result is a list.
     times : int
-        How often each value counts.
-    between : bool
-        Whether what lies between two values is taken in proportion, as a double; else it is the
-        first value of which at least a part of all are not greater.
-    value : pyarrow.DataType
-        Of the values, see `has_codes`.
-    kind : pyarrow.DataType
-        Of the result.
+            The number of times that each value counts.
+        between : bool
+            Whether the result between two values is interpolated, as a double. Otherwise it is the
+            first value with at least the wanted part of all values not greater.
+        value : pyarrow.DataType
+            Type of the values, see `has_codes`.
+        kind : pyarrow.DataType
+            Type of the result.
     """
 
     parts: tuple[float, ...]
@@ -63,27 +63,27 @@ class Quantiles:
     value: pa.DataType
     kind: pa.DataType
 
-    def of(self, totals: Int64, found: Int64) -> pa.Array:
+    def evaluate(self, totals: Int64, codes_by_part: Int64) -> pa.Array:
         """The results.
 
         Parameters
         ----------
         totals : ndarray of int64
-            How many values there are; more than none.
-        found : ndarray of int64, shape (results, 2 * parts)
-            Codes of the values below and above each part, as `at_places` gives them.
+                The number of values of each result; positive.
+            codes_by_part : ndarray of int64, shape (results, 2 * parts)
+                Codes of the values below and above each part, as `at_places` returns them.
         """
-        low, high = found[:, 0::2], found[:, 1::2]
+        low, high = codes_by_part[:, 0::2], codes_by_part[:, 1::2]
         kind = self.kind.value_type if self.listed else self.kind
         if self.between:
-            one, other = (_doubles(codes.reshape(-1), self.value) for codes in (low, high))
+            lower, upper = (_doubles(codes.reshape(-1), self.value) for codes in (low, high))
             where = (totals * self.times - 1)[:, None].astype(np.float64) * np.array(self.parts)
             below, above = np.floor(where).reshape(-1), np.ceil(where).reshape(-1)
             where = where.reshape(-1)
             with np.errstate(invalid="ignore"):
-                mixed = (above - where) * one + (where - below) * other
-            same = (one == other) | (below == above) | np.isnan(one) & np.isnan(other)
-            flat = pa.array(np.where(same, one, mixed)).cast(kind)
+                mixed = (above - where) * lower + (where - below) * upper
+            same = (lower == upper) | (below == above) | np.isnan(lower) & np.isnan(upper)
+            flat = pa.array(np.where(same, lower, mixed)).cast(kind)
         else:
             flat = from_codes(low.reshape(-1), self.value).cast(kind)
         if not self.listed:
@@ -102,45 +102,45 @@ def has_codes(kind: pa.DataType) -> bool:
 
 
 def codes(column: pa.Array) -> pa.Array:
-    """The numbers that values are, in their order; of a null, null.
+    """The numbers of values, in their order; null for a null.
 
     Examples
     --------
-    >>> found = codes(pa.array([1.5, None, float("nan"), -0.0]))
-    >>> from_codes(found.drop_null().to_numpy(), pa.float64()).to_pylist()
+    >>> numbers = codes(pa.array([1.5, None, float("nan"), -0.0]))
+    >>> from_codes(numbers.drop_null().to_numpy(), pa.float64()).to_pylist()
     [1.5, nan, 0.0]
     """
     kind = column.type
     if pa.types.is_floating(kind):
-        found = float_codes(column)
+        numbers = float_codes(column)
     elif pa.types.is_decimal(kind):
-        found = buffers.decimal_words(column)[:, 0]
+        numbers = buffers.decimal_words(column)[:, 0]
     else:
-        found = buffers.fixed(column).astype(np.int64)
-    return pa.array(found, mask=~buffers.validity(column) if column.null_count else None)
+        numbers = buffers.fixed(column).astype(np.int64)
+    return pa.array(numbers, mask=~buffers.validity(column) if column.null_count else None)
 
 
-def from_codes(found: Int64, kind: pa.DataType) -> pa.Array:
+def from_codes(numbers: Int64, kind: pa.DataType) -> pa.Array:
     """Undo `codes`."""
     if pa.types.is_floating(kind):
-        return from_float_codes(found, kind)
+        return from_float_codes(numbers, kind)
     if pa.types.is_decimal(kind):
-        words = np.stack((found, found >> 63), axis=1)
-        return pa.Array.from_buffers(kind, found.size, [None, pa.py_buffer(words.tobytes())])
+        words = np.stack((numbers, numbers >> 63), axis=1)
+        return pa.Array.from_buffers(kind, numbers.size, [None, pa.py_buffer(words.tobytes())])
     if pa.types.is_date32(kind):
-        return pa.array(found.astype(np.int32)).cast(kind)
-    return pa.array(found).cast(kind)
+        return pa.array(numbers.astype(np.int32)).cast(kind)
+    return pa.array(numbers).cast(kind)
 
 
-def _doubles(found: Int64, kind: pa.DataType) -> np.ndarray:
+def _doubles(numbers: Int64, kind: pa.DataType) -> np.ndarray:
     if pa.types.is_decimal(kind):
-        if np.abs(found).max(initial=0) > 2**53:
-            return np.array([float(Decimal(n).scaleb(-kind.scale)) for n in found.tolist()])
-        return found / 10.0**kind.scale  # rounded once
+        if np.abs(numbers).max(initial=0) > 2**53:
+            return np.array([float(Decimal(n).scaleb(-kind.scale)) for n in numbers.tolist()])
+        return numbers / 10.0**kind.scale  # rounded once
     if pa.types.is_floating(kind):
-        doubles: np.ndarray = buffers.fixed(from_float_codes(found, kind)).astype(np.float64)
+        doubles: np.ndarray = buffers.fixed(from_float_codes(numbers, kind)).astype(np.float64)
         return doubles
-    return found.astype(np.float64)
+    return numbers.astype(np.float64)
 
 
 def at_places(
@@ -152,15 +152,16 @@ def at_places(
     Parameters
     ----------
     keys : Updates
-        Distinct keys in order: those of the new updates, and maybe others.
+        Distinct keys in order: those of the new updates, and possibly others.
     place : ndarray of int64
-        For each key of the new updates which one of them it is.
+        For each key of the new updates its index in ``keys``.
     old : list of Updates
-        Batches of updates before the new ones, each ordered by (key64, key, value, time), the value
-        being a number.
+        Batches of updates before the new ones, each ordered by (key64, key, value, time). The value
+        is a number.
     new : Grouped
     events : ndarray of int64
-        For each new update the number of its key times `width`, and from 1 on that of its time.
+        For each new update: the number of its key times `width`, plus the number of its time from 1
+        on.
     width : int
     wanted : Quantiles
     limit : Limit or None
@@ -169,18 +170,18 @@ def at_places(
     Returns
     -------
     events : ndarray of int64
-        ``key * width`` for what stood before, and those of the new updates, each once.
-    totals : ndarray of int64
-        How many values there are from then on.
-    found : ndarray of int64, shape (events, 2 * parts)
-        Codes of the values below and above each part; where there is none, zeros.
+            ``key * width`` for the state before, and the distinct events of the new updates.
+        totals : ndarray of int64
+            The number of values from each event on.
+        values : ndarray of int64, shape (events, 2 * parts)
+            Codes of the values below and above each part; zeros if there is no value.
     read : int
         Number of old rows that were summed.
 
     Raises
     ------
     DiffOverflowError
-        If there are more than 64 bits can count.
+        If the number of values leaves 64 bits.
 
     Examples
     --------
@@ -189,11 +190,11 @@ def at_places(
     >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([30])))
     >>> median = Quantiles((0.5,), False, 1, True, pa.int64(), pa.float64())
     >>> keys, first = Updates(np.array([1]), None, 0, 1), np.array([0])
-    >>> _, totals, found, _ = at_places(keys, first, [old], new, np.array([1]), 2, median)
-    >>> totals.tolist(), median.of(totals, found).to_pylist()
+    >>> _, totals, values, _ = at_places(keys, first, [old], new, np.array([1]), 2, median)
+    >>> totals.tolist(), median.evaluate(totals, values).to_pylist()
     ([3, 2], [20.0, 15.0])
     """
-    kept, files, ranges = [], [], []
+    buffers_in_use, files, ranges = [], [], []
     read = 0
     for batch in old:
         if not len(batch):
@@ -209,7 +210,7 @@ def at_places(
             diff = np.ascontiguousarray(diff, np.int64)
             read += int((high - low).sum())
         values = np.ascontiguousarray(batch.val64, np.int64)
-        kept.append((values, diff))  # for as long as addresses of them are used
+        buffers_in_use.append((values, diff))  # while the kernel reads their addresses
         address, constant = (_address(diff), 0) if isinstance(diff, np.ndarray) else (0, diff)
         files.append((_address(values), address, constant))
         ranges.append((low, high))
@@ -217,13 +218,13 @@ def at_places(
     order = np.argsort(events, kind="stable")
     begins = np.arange(len(keys)) * width
     stops = np.append(begins, len(keys) * width)
-    # The records of each key: the first, and behind the last one.
+    # The records of each key: the first one, and the end.
     first, last = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
     starts = np.searchsorted(new.starts, key_starts(new))
     first[place], last[place] = starts, np.append(starts[1:], new.starts.size)
     room = len(keys) + order.size
     out_events, totals = np.empty(room, np.int64), np.zeros(room, np.int64)
-    found = np.zeros((room, 2 * len(wanted.parts)), np.int64)
+    output = np.zeros((room, 2 * len(wanted.parts)), np.int64)
     values = np.empty(0, np.int64) if rows.val64 is None else rows.val64
     count = _at_places(
         np.array(files, np.int64).reshape(len(files), 3),
@@ -233,14 +234,14 @@ def at_places(
         np.ascontiguousarray(values[order], np.int64), rows.diffs()[order],
         np.ascontiguousarray(values[new.starts], np.int64), first, last, begins,
         np.array(wanted.parts, np.float64), wanted.times, wanted.between,
-        out_events, totals, found,
+        out_events, totals, output,
     )
-    del kept
+    del buffers_in_use
     if count < 0:
         raise DiffOverflowError(
-            "a group has more values than 64-bit integers can count: check the diffs that went in"
+            "a group has more values than 64-bit integers can count: check the diffs of the input"
         )
-    return out_events[:count], totals[:count], found[:count], read
+    return out_events[:count], totals[:count], output[:count], read
 
 
 def _address(values: np.ndarray) -> int:
@@ -254,13 +255,13 @@ def _address(values: np.ndarray) -> int:
 )
 def _at_places(  # type: ignore[no-untyped-def]
     files, lows, highs, events, bounds, values, diffs, new, first, last, begins, parts, times,
-    between, out_events, totals, found,
+    between, out_events, totals, out_values,
 ):
     n = 0
     at = np.zeros(files.shape[0], np.int64)
     sums = np.empty(0, np.int64)
     for k in range(begins.size):
-        # Partial sums of the old rows, where they are not all the same.
+        # Partial sums of the old rows, if their diffs differ.
         size = removed = 0
         for f in range(files.shape[0]):
             at[f] = size
@@ -290,7 +291,7 @@ def _at_places(  # type: ignore[no-untyped-def]
         if removed:
             some = _with_removed(some, removed, k, files, lows, highs)
         tree = np.zeros(some.size + 1, np.int64)
-        # How often each of these values is there, less than never included.
+        # The count of each value in ``some``, including negative counts.
         counts = np.zeros(some.size, np.int64)
         for i in range(some.size):
             count = _old(some[i], k, files, lows, highs, at, sums)
@@ -316,10 +317,10 @@ def _at_places(  # type: ignore[no-untyped-def]
                         high = low
                     low, high = min(low, total - 1), min(high, total - 1)
                     value = _value_at(low, k, files, lows, highs, at, sums, some, tree)
-                    found[n, 2 * j] = found[n, 2 * j + 1] = value
+                    out_values[n, 2 * j] = out_values[n, 2 * j + 1] = value
                     if high != low:
                         value = _value_at(high, k, files, lows, highs, at, sums, some, tree)
-                        found[n, 2 * j + 1] = value
+                        out_values[n, 2 * j + 1] = value
             n += 1
             if row == stop:
                 break
@@ -340,28 +341,28 @@ def _at_places(  # type: ignore[no-untyped-def]
 
 @jit
 def _with_removed(new, removed, k, files, lows, highs):  # type: ignore[no-untyped-def]
-    """Some values in order, and those of which there are old rows that were removed; each once."""
-    found = np.empty(new.size + removed, np.int64)
-    found[: new.size] = new
+    """Some values and the values of old rows with negative diffs, in order; each once."""
+    result = np.empty(new.size + removed, np.int64)
+    result[: new.size] = new
     n = new.size
     for f in range(files.shape[0]):
         for row in range(lows[f, k], highs[f, k]):
             diff = files[f, 2] if files[f, 1] == 0 else word(files[f, 1] + 8 * row)
             if diff < 0:
-                found[n] = word(files[f, 0] + 8 * row)
+                result[n] = word(files[f, 0] + 8 * row)
                 n += 1
-    found.sort()
+    result.sort()
     n = 0
-    for i in range(found.size):
-        if i == 0 or found[i] != found[i - 1]:
-            found[n] = found[i]
+    for i in range(result.size):
+        if i == 0 or result[i] != result[i - 1]:
+            result[n] = result[i]
             n += 1
-    return found[:n]
+    return result[:n]
 
 
 @jit
 def _until(values, value):  # type: ignore[no-untyped-def]
-    """How many of some values in order are not greater than one."""
+    """The number of values, from an ordered array, that are not greater than ``value``."""
     left, right = 0, values.size
     while left < right:
         row = (left + right) >> 1
@@ -382,7 +383,7 @@ def _add(tree, i, change):  # type: ignore[no-untyped-def]
 
 @jit
 def _old(value, k, files, lows, highs, at, sums):  # type: ignore[no-untyped-def]
-    """The sum of diffs of the old rows that are not greater than a value."""
+    """The sum of diffs of the old rows whose value is not greater than a value."""
     count = 0
     for f in range(files.shape[0]):
         left, right = lows[f, k], highs[f, k]
@@ -404,7 +405,7 @@ def _old(value, k, files, lows, highs, at, sums):  # type: ignore[no-untyped-def
 def _value_at(  # type: ignore[no-untyped-def]
     place, k, files, lows, highs, at, sums, some, tree
 ):
-    """The least value of which, with all that are less, there are more than `place`."""
+    """The least value with more than `place` values less than or equal to it."""
     low, high = np.int64(2**63 - 1), np.int64(-(2**63))
     for f in range(files.shape[0]):
         if lows[f, k] < highs[f, k]:

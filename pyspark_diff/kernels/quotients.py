@@ -1,7 +1,7 @@
 """The compiled arithmetic of results: from the components of sums to numbers, each rounded once.
 
-What is exact before stays exact here: integers are divided digit by digit, and double-words with
-all their bits. `pyspark_diff.kernels.results` says what is computed from which components.
+Exact sums stay exact here: integers are divided digit by digit, and double-words with all their
+bits. `pyspark_diff.kernels.results` defines the components of each result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pyspark_diff.kernels.double_word import (
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.tallies import LIMIT, LOW
 
-# Sums as digits: unsigned, of 32 bits each, the lowest first, in 64-bit words; the sign is apart.
+# Sums as digits: unsigned, of 32 bits each, the lowest first, in 64-bit words; the sign is
+# separate.
 
 
 @jit
@@ -59,8 +60,8 @@ def _times(digits, by):  # type: ignore[no-untyped-def]
 
 @jit
 def _divide(digits, by):  # type: ignore[no-untyped-def]
-    """Divide by an unsigned number of at most 2**63, in place, halves rounded up."""
-    one, zero, started = np.uint64(1), np.uint64(0), False
+    """Divide by an unsigned number of at most 2**63, in place; halves are rounded up."""
+    unit, zero, started = np.uint64(1), np.uint64(0), False
     small = by >> np.uint64(32) == zero
     rest = zero
     for k in range(digits.size - 1, -1, -1):
@@ -69,7 +70,7 @@ def _divide(digits, by):  # type: ignore[no-untyped-def]
             if not started and digit == zero:
                 continue
             started = True
-            # What is left is less than the divisor, so that it has room for a digit more.
+            # The remainder is less than the divisor, so that it has room for one more digit.
             whole = (rest << np.uint64(32)) | digit
             digits[k] = whole // by
             rest = whole - digits[k] * by
@@ -77,18 +78,18 @@ def _divide(digits, by):  # type: ignore[no-untyped-def]
         started = started or digit != zero
         if started:
             for bit in range(31, -1, -1):
-                rest = (rest << one) | ((digit >> np.uint64(bit)) & one)
-                quotient <<= one
+                rest = (rest << unit) | ((digit >> np.uint64(bit)) & unit)
+                quotient <<= unit
                 if rest >= by:
                     rest -= by
-                    quotient |= one
+                    quotient |= unit
         digits[k] = quotient
     k = 0
     if rest >= by - rest:
-        digits[0] += one
+        digits[0] += unit
         while digits[k] >> np.uint64(32):
             digits[k] = zero
-            digits[k + 1] += one
+            digits[k + 1] += unit
             k += 1
 
 
@@ -98,7 +99,7 @@ def _divide(digits, by):  # type: ignore[no-untyped-def]
 def rounded(  # type: ignore[no-untyped-def]
     values, at, limbs, n, divide, tens, low, high, out, fits
 ):
-    """Quotients as 128-bit integers, and whether each is below the limit in size."""
+    """Quotients as 128-bit integers, and whether the size of each is below the limit."""
     digits = np.empty(limbs + 8, np.uint64)
     half, zero = np.uint64(32), np.uint64(0)
     for i in range(n.size):
@@ -126,7 +127,7 @@ def rounded(  # type: ignore[no-untyped-def]
 @jit
 def _ratio(digits, by, unit):  # type: ignore[no-untyped-def]
     """The double nearest to digits * 2**unit / by, ties to even; ``by`` is at most 2**63."""
-    one, zero, full = np.uint64(1), np.uint64(0), np.uint64(1 << 62)
+    bit, zero, full = np.uint64(1), np.uint64(0), np.uint64(1 << 62)
     top = digits.size
     while top > 0 and digits[top - 1] == zero:
         top -= 1
@@ -134,56 +135,56 @@ def _ratio(digits, by, unit):  # type: ignore[no-untyped-def]
         small = digits[0] | (digits[1] << np.uint64(32))
         if small >> np.uint64(53) == zero and by >> np.uint64(53) == zero:
             return float(np.int64(small)) / float(np.int64(by))
-    # Long division, one bit after the other, until the quotient has more bits than a double.
+    # Long division bit by bit, until the quotient has more bits than a double.
     quotient, rest, at = zero, zero, 32 * top
     while quotient < full and (at > 0 or rest != zero):
         at -= 1
-        rest <<= one
-        quotient <<= one
+        rest <<= bit
+        quotient <<= bit
         if at >= 0:
-            rest |= (digits[at >> 5] >> np.uint64(at & 31)) & one
+            rest |= (digits[at >> 5] >> np.uint64(at & 31)) & bit
         if rest >= by:
             rest -= by
-            quotient |= one
+            quotient |= bit
     inexact = rest != zero
     if at > 0:
         for k in range(at >> 5):
             inexact = inexact or digits[k] != zero
-        below = (one << np.uint64(at & 31)) - one
+        below = (bit << np.uint64(at & 31)) - bit
         inexact = inexact or (digits[at >> 5] & below) != zero
     length = 0
     while length < 63 and quotient >> np.uint64(length) != zero:
         length += 1
     exponent = at + unit
-    # No bit of a double stands below 2**-1074.
+    # A double has no bit below 2**-1074.
     drop = max(length - 53, -1074 - exponent)
     if drop > 63:
         return 0.0
     if drop > 0:
-        tie = one << np.uint64(drop - 1)
-        rest = quotient & (tie | (tie - one))
+        tie = bit << np.uint64(drop - 1)
+        rest = quotient & (tie | (tie - bit))
         quotient >>= np.uint64(drop)
         exponent += drop
-        if rest > tie or (rest == tie and (inexact or quotient & one != zero)):
-            quotient += one
+        if rest > tie or (rest == tie and (inexact or quotient & bit != zero)):
+            quotient += bit
     return math.ldexp(float(np.int64(quotient)), exponent)
 
 
 @kernel("int64[:,:]-, int64, int64, int64[:]!-, int64, float64[:]")
-def quotients(values, at, limbs, n, unit, found):  # type: ignore[no-untyped-def]
+def quotients(values, at, limbs, n, unit, out):  # type: ignore[no-untyped-def]
     digits = np.empty(limbs + 2, np.uint64)
     for i in range(n.size):
         if n[i] != 0:
             negative = _magnitude(values, i, at, limbs, digits) ^ (n[i] < 0)
             ratio = _ratio(digits, np.uint64(abs(n[i])), unit)
-            found[i] = -ratio if negative else ratio
+            out[i] = -ratio if negative else ratio
 
 
 @kernel("int64[:,:]-, int64, int64, int64[:]!-, int64, float64[:]")
-def variances(values, at, square, n, ddof, found):  # type: ignore[no-untyped-def]
+def variances(values, at, square, n, ddof, out):  # type: ignore[no-untyped-def]
     """(n * sum of squares - square of sum) / (n * (n - ddof)), for counts of less than 32 bits."""
     total, squares = np.empty(4, np.uint64), np.empty(6, np.uint64)
-    # The numerator, as limbs that several products of digits fit in.
+    # The numerator, as limbs with room for several products of digits.
     limbs = np.empty((1, 9), np.int64)
     digits = np.empty(11, np.uint64)
     half, mask = np.uint64(32), np.uint64(LOW)
@@ -206,25 +207,25 @@ def variances(values, at, square, n, ddof, found):  # type: ignore[no-untyped-de
                 limbs[0, j + k + 1] -= np.int64(product >> half)
         negative = _magnitude(limbs, 0, 0, 9, digits) ^ (by < 0)
         ratio = _ratio(digits, np.uint64(abs(by)), 0)
-        found[i] = -ratio if negative else ratio
+        out[i] = -ratio if negative else ratio
 
 
 @kernel("float64[:,:]-, int64, int64[:]!-, float64[:]")
-def float_quotients(reals, at, n, found):  # type: ignore[no-untyped-def]
+def float_quotients(reals, at, n, out):  # type: ignore[no-untyped-def]
     for i in range(n.size):
         if n[i] != 0:
-            found[i] = quotient_of_pair(reals[i, at], reals[i, at + 1], float(n[i]))
+            out[i] = quotient_of_pair(reals[i, at], reals[i, at + 1], float(n[i]))
 
 
 @kernel("float64[:,:]-, int64, int64, int64[:]!-, int64, float64[:]")
-def float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-untyped-def]
-    """(sum of squares - square of sum / n) / (n - ddof), so arranged that nothing overflows."""
+def float_variances(reals, at, square, n, ddof, out):  # type: ignore[no-untyped-def]
+    """(sum of squares - square of sum / n) / (n - ddof), arranged so that nothing overflows."""
     for i in range(n.size):
         if n[i] == 0 or n[i] == ddof:
             continue
         high, low, unit = reals[i, at], reals[i, at + 1], 1.0
         if abs(high) < abs(low):
-            found[i] = np.nan  # then no square of a value was finite
+            out[i] = np.nan  # then no square of a value was finite
             continue
         squares, squares_low = reals[i, square], reals[i, square + 1]
         if abs(squares) < abs(squares_low):
@@ -234,20 +235,20 @@ def float_variances(reals, at, square, n, ddof, found):  # type: ignore[no-untyp
         product, error = two_product(high, mean)
         error += high * mean_low + low * mean
         left, left_low = double_add(squares, squares_low, -product, -error)
-        # Of what is a variance, less than zero can only be what rounding has left; and so is what
-        # lies above by no more than these operations are wrong, as of values that are all equal.
+        # A variance below zero is a rounding error. So is a variance above zero that is within the
+        # error of the operations, for example of equal values.
         if -abs(squares) * 2.0**-70 < left < abs(squares) * 2.0**-103:
             left, left_low = 0.0, 0.0
-        found[i] = (left + left_low) / float(n[i] - ddof) * unit
+        out[i] = (left + left_low) / float(n[i] - ddof) * unit
 
 
 @kernel(
     "float64[:,:]-, int64, int64, int64, int64[:]!-, float64[:]"
 )
 def float_covariances(  # type: ignore[no-untyped-def]
-    reals, at, other, product, n, found
+    reals, at, other, product, n, out
 ):
-    """(sum of products - sum * other sum / n) / n, so arranged that sums do not overflow."""
+    """(sum of products - sum * other sum / n) / n, arranged so that sums do not overflow."""
     for i in range(n.size):
         if n[i] == 0:
             continue
@@ -255,7 +256,8 @@ def float_covariances(  # type: ignore[no-untyped-def]
         high, low = reals[i, at], reals[i, at + 1]
         most, least = reals[i, other], reals[i, other + 1]
         products, rest = reals[i, product], reals[i, product + 1]
-        # A scaled sum of values, or of products, is 2**128 times its words, the low one first.
+        # A scaled sum of values, or of products, is 2**128 times its words, and the low word is
+        # first.
         if abs(high) < abs(low):
             high, low, unit = low, high, unit * UP
         if abs(most) < abs(least):
@@ -271,4 +273,4 @@ def float_covariances(  # type: ignore[no-untyped-def]
             total, error = two_product(mean, most)
         error += most * mean_low + least * mean
         left, left_low = double_add(products, rest, -total, -error)
-        found[i] = (left + left_low) / float(n[i]) * unit
+        out[i] = (left + left_low) / float(n[i]) * unit

@@ -1,13 +1,13 @@
-"""The order of values as integers, and who comes first while counts of values change.
+"""The order of values as integers, and the first records while counts of values change.
 
 For records ``r`` with columns and an ordering of them, and ``c = codes(columns, ordering)``::
 
     c[i] <  c[j]   iff   record i comes before record j
     c[i] == c[j]   iff   rows_equal(columns, i, j)
 
-Numbers come by value, with -0.0 = 0.0 and NaN = NaN above all others; strings and binary by their
-bytes; structs field by field and lists element by element, a shorter one first, with nulls inside
-of either first. That is how Spark sorts. Where a value ``c`` is there ``n[c]`` times::
+Numbers are ordered by value, with -0.0 = 0.0 and NaN = NaN above all others; strings and binary by
+their bytes. Structs are ordered field by field and lists element by element, a shorter list first,
+with nulls inside of either first. Spark sorts in this order. With ``n[c]`` the count of ``c``::
 
     places before c  =  sum(max(n[b], 0) for b < c);   c is among the first k iff these are < k
 """
@@ -26,17 +26,17 @@ from pyspark_diff.kernels.order import ranked
 from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.updates import Int64
 
-#: For each column whether it is descending, and whether its nulls come last.
+#: For each column whether it is descending, and whether its nulls are last.
 Ordering = tuple[tuple[bool, bool], ...]
 
-#: How many values tell whether the same ones come again and again.
+#: Size of the sample that decides whether the same values repeat.
 _SAMPLE = 4096
 
-#: What `replay_first` says of a value: how many of the first k places it has; each of these places;
-#: or its count and its rank, which is that of all values that tie.
+#: The output of `replay_first` for a value: the number of its places among the first k; each place
+#: itself; or its count and its rank, which all tied values share.
 _ROWS, _ROW_NUMBER, RANK, DENSE_RANK = range(4)
 MODES = {"rows": _ROWS, "row_number": _ROW_NUMBER, "rank": RANK, "dense_rank": DENSE_RANK}
-#: Those in which records that tie have one place.
+#: Modes in which tied records share a place.
 TIED = (RANK, DENSE_RANK)
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -45,8 +45,8 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int64:
     """A number for each record that encodes its place in the order.
 
-    Codes of different calls may be compared only where a single column of numbers, dates or times
-    is ordered: it is its own code as long as it has no nulls.
+    Codes of different calls are comparable only if a single column of numbers, dates or times is
+    ordered: it is its own code if it has no nulls.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int
     ordering : Ordering
         One ``(descending, nulls_last)`` for each column.
     rows : int
-        Number of records, asked for where there is no column to tell it: then all are equal.
+        Number of records; needed if there is no column. Then all records are equal.
 
     Returns
     -------
@@ -70,8 +70,8 @@ def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int
     Examples
     --------
     >>> words, numbers = pa.array(["b", None, "a", "b"]), pa.array([1, 2, 3, -5])
-    >>> found = codes([words, numbers], ((True, True), (False, False)))
-    >>> np.argsort(found).tolist()
+    >>> numbers = codes([words, numbers], ((True, True), (False, False)))
+    >>> np.argsort(numbers).tolist()
     [3, 0, 2, 1]
     """
     if len(columns) != len(ordering):
@@ -87,12 +87,12 @@ def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int
 
 
 def float_codes(array: pa.Array) -> Int64:
-    """Integers in the order of a column of float32 or float64; those of nulls mean nothing.
+    """Integers in the order of a column of float32 or float64; those of nulls are arbitrary.
 
     Examples
     --------
-    >>> found = float_codes(pa.array([-1.5, -0.0, 0.0, 2.0, float("inf"), float("nan")]))
-    >>> (found[1:] > found[:-1]).tolist()
+    >>> numbers = float_codes(pa.array([-1.5, -0.0, 0.0, 2.0, float("inf"), float("nan")]))
+    >>> (numbers[1:] > numbers[:-1]).tolist()
     [True, False, True, True, True]
     """
     values = buffers.fixed(array)
@@ -116,7 +116,7 @@ def from_float_codes(codes: Int64, kind: pa.DataType) -> pa.Array:
 
 
 def _flipped(bits: np.ndarray) -> np.ndarray:
-    """Floats are a sign and a size: below zero a larger size is a smaller number. Its own inverse.
+    """The bits of floats as ordered integers, and back: below zero a larger size is less.
     """
     info = np.iinfo(bits.dtype)
     return bits ^ ((bits >> (info.bits - 1)) & info.max)
@@ -133,7 +133,7 @@ def pack(parts: Sequence[Int64]) -> Int64:
     Returns
     -------
     ndarray of int64
-        The only part itself where there is only one.
+        The part itself if there is only one.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def pack(parts: Sequence[Int64]) -> Int64:
     for part in parts[1:]:
         pair, spans = [code, part], [_span(code), _span(part)]
         while sum(high.bit_length() for _, high in spans) > 62:
-            # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
+            # Ranks of both always fit: one kernel call has fewer than 2^31 rows.
             wide = max(range(2), key=lambda i: spans[i][1])
             distinct, rank = ranked(pair[wide])
             pair[wide], spans[wide] = rank, (0, distinct.size - 1)
@@ -156,32 +156,32 @@ def pack(parts: Sequence[Int64]) -> Int64:
 
 
 def _span(code: Int64) -> tuple[int, int]:
-    """The least code, and how far the greatest is from it."""
+    """The least code, and the distance of the greatest code from it."""
     low = int(code.min())
     return low, int(code.max()) - low
 
 
 def _column(column: pa.Array, descending: bool, nulls_last: bool) -> Int64:
-    """Codes of one column, nulls among them."""
+    """Codes of one column, including its nulls."""
     code = _values(column)
     if descending:
         code = ~code
     valid = buffers.validity(column)
     if not valid.size:
         return code
-    found = code[valid]
-    if not found.size:
+    present = code[valid]
+    if not present.size:
         return np.zeros(valid.size, np.int64)
-    if found.max() == _MOST if nulls_last else found.min() == _LEAST:
-        # No integer is left over for null; of ranks there is.
-        found = ranked(found)[1]
-    code = np.full(valid.size, found.max() + 1 if nulls_last else found.min() - 1)
-    code[valid] = found
+    if present.max() == _MOST if nulls_last else present.min() == _LEAST:
+        # No integer is free for null; there is one among ranks.
+        present = ranked(present)[1]
+    code = np.full(valid.size, present.max() + 1 if nulls_last else present.min() - 1)
+    code[valid] = present
     return code
 
 
 def _values(column: pa.Array) -> Int64:
-    """Ascending codes of one column; those of nulls mean nothing."""
+    """Ascending codes of one column; those of nulls are arbitrary."""
     kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64)
@@ -204,7 +204,7 @@ def _values(column: pa.Array) -> Int64:
 
 
 def _lists(column: pa.Array) -> Int64:
-    """Codes of lists: with elements as big-endian numbers they come in the order of their bytes."""
+    """Codes of lists: elements as big-endian numbers have the order of their bytes."""
     elements, bounds = buffers.elements(column)
     code = _column(elements, False, False)
     data = (code.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
@@ -218,11 +218,11 @@ def _rank(column: pa.Array) -> Int64:
     if not spread[1] or 2 * len(column.take(pa.array(spread)).unique()) > _SAMPLE:
         rank = pc.rank(column, tiebreaker="dense")
         return rank.to_numpy(zero_copy_only=False).astype(np.int64)
-    # Hashing is far cheaper than sorting where it leaves little to sort (measured: 2 million
-    # strings of 1000 kinds in 0.04 s, where ranking them all takes 0.5 s).
+    # Hashing is far cheaper than sorting if it leaves few values to sort (measured: 2 million
+    # strings of 1000 kinds in 0.04 s, while ranking them all takes 0.5 s).
     encoded = column.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary).to_numpy(zero_copy_only=False)
-    place = np.empty(order.size + 1, np.int64)  # one more, for the nulls if there is nothing else
+    place = np.empty(order.size + 1, np.int64)  # one more, for a column of nulls only
     place[order] = np.arange(order.size)
     place[-1] = -1
     return place[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
@@ -237,17 +237,17 @@ def replay_first(  # type: ignore[no-untyped-def]
 ):
     """Replay of the first k places of each key while the counts of its candidates change.
 
-    Candidates ``bounds[g]`` to ``stops[g]`` of key ``g`` are in order, with counts ``base`` at
-    first, and tie where ``tie`` is equal; ``stops[g] < 0`` leaves a key out. Its updates
-    ``starts[g]`` to ``starts[g + 1]`` are ordered by time, then candidate.
+    Candidates ``bounds[g]`` to ``stops[g]`` of key ``g`` are in order, with initial counts
+    ``base``, and tie if ``tie`` is equal; ``stops[g] < 0`` omits a key. Its updates ``starts[g]``
+    to ``starts[g + 1]`` are ordered by time, then candidate.
 
-    Gives the changes as rows of (candidate, time, diff, number), by key, time and candidate, and
+    Returns the changes as rows of (candidate, time, diff, number), by key, time and candidate, and
     whether no count overflowed.
 
-    The candidates of a key make groups, one of each if they do not tie. A tree of sums over the
-    places of the groups (Fenwick, *A new data structure for cumulative frequency tables*, 1994)
-    finds the first groups that are there, however many others have come and gone. For dense ranks
-    a group takes one place, however many records it has.
+    The candidates of a key form groups; candidates that do not tie are groups of one. A tree of
+    sums over the places of the groups (Fenwick, *A new data structure for cumulative frequency
+    tables*, 1994) finds the first present groups, at the same cost for any number of others that
+    have come and gone. For dense ranks a group takes one place, for any number of records.
     """
     out = np.empty((cand.size + 16, 4), np.int64)
     n = 0
@@ -258,8 +258,8 @@ def replay_first(  # type: ignore[no-untyped-def]
         most = max(most, stops[g] - bounds[g])
     group = np.empty(base.size, np.int64)
     heads = np.empty(most + 1, np.int64)
-    places = np.empty(most, np.int64)  # of one group: no count adds more than k, so none overflows
-    there = np.empty(most, np.int64)  # of one group: how many candidates have a count
+    places = np.empty(most, np.int64)  # of a group: no count adds more than k, so none overflows
+    there = np.empty(most, np.int64)  # of a group: the number of candidates with a count
     tree = np.empty(most + 1, np.int64)
     top = np.empty((min(k, most), 3), np.int64)
     old_top = np.empty((min(k, most), 3), np.int64)
@@ -284,7 +284,7 @@ def replay_first(  # type: ignore[no-untyped-def]
         for i in range(1, groups + 1):
             if i + (i & -i) <= groups:
                 tree[i + (i & -i)] += tree[i]
-        held = _walk(tree, groups, places, 0, k, top, 0)
+        top_count = _walk(tree, groups, places, 0, k, top, 0)
         e = starts[g]
         while e < starts[g + 1]:
             begin = e
@@ -313,17 +313,17 @@ def replay_first(  # type: ignore[no-untyped-def]
                 before += tree[i]
                 i -= i & -i
             if lowest < groups and before < k:
-                # What comes before the lowest group that is touched stays as it is.
-                kept = held
-                while kept > 0 and top[kept - 1, 0] >= lowest:
-                    kept -= 1
-                for i in range(kept, held):
+                # The groups before the lowest touched group do not change.
+                stay = top_count
+                while stay > 0 and top[stay - 1, 0] >= lowest:
+                    stay -= 1
+                for i in range(stay, top_count):
                     for part in range(3):
                         old_top[i, part] = top[i, part]
-                old_held = held
-                held = _walk(tree, groups, places, before, k, top, kept)
+                old_count = top_count
+                top_count = _walk(tree, groups, places, before, k, top, stay)
                 out, n = _compare(
-                    old_top[kept:old_held], top[kept:held], heads, was, now, cand[begin:e],
+                    old_top[stay:old_count], top[stay:top_count], heads, was, now, cand[begin:e],
                     time[begin], mode, out, n,
                 )
             for i in range(begin, e):
@@ -332,10 +332,10 @@ def replay_first(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _walk(tree, groups, places, before, k, top, held):  # type: ignore[no-untyped-def]
-    """Append the groups with places from ``before`` on and below k to those held.
+def _walk(tree, groups, places, before, k, top, top_count):  # type: ignore[no-untyped-def]
+    """Append the groups with places from ``before`` on and below k to the top groups.
 
-    They are rows of (group, places before it, its places in the top k).
+    Rows are (group, places before it, its places in the top k).
     """
     high = 1
     while 2 * high <= groups:
@@ -351,17 +351,17 @@ def _walk(tree, groups, places, before, k, top, held):  # type: ignore[no-untype
             step //= 2
         if group >= groups:
             break
-        top[held, 0] = group
-        top[held, 1] = before
-        top[held, 2] = min(places[group], k - before)
+        top[top_count, 0] = group
+        top[top_count, 1] = before
+        top[top_count, 2] = min(places[group], k - before)
         before += places[group]
-        held += 1
-    return held
+        top_count += 1
+    return top_count
 
 
 @jit
 def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: ignore[no-untyped-def]
-    """Append what differs between two tops."""
+    """Append the differences between two tops."""
     i = j = e = 0
     while i < old.shape[0] or j < new.shape[0]:
         group = _MOST
@@ -377,7 +377,7 @@ def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: igno
             b, size_b = new[j, 1], new[j, 2]
             j += 1
         c = heads[group]
-        # There is room before anything is written: one check takes less to compile than six.
+        # Room is checked before any row is written: one check takes less to compile than six.
         if mode == _ROWS:
             most = 1
         elif mode == _ROW_NUMBER:
@@ -389,29 +389,29 @@ def _compare(old, new, heads, was, now, cand, time, mode, out, n):  # type: igno
             out = _grown(out, n, n + most)
         if mode == _ROWS:
             if size_a != size_b:
-                n = _put(out, n, c, time, size_b - size_a, 0)
+                n = _write(out, n, c, time, size_b - size_a, 0)
         elif mode == _ROW_NUMBER:
             for place in range(a, a + size_a):
                 if place < b or place >= b + size_b:
-                    n = _put(out, n, c, time, -1, place + 1)
+                    n = _write(out, n, c, time, -1, place + 1)
             for place in range(b, b + size_b):
                 if place < a or place >= a + size_a:
-                    n = _put(out, n, c, time, 1, place + 1)
+                    n = _write(out, n, c, time, 1, place + 1)
         elif a == b and size_a > 0 and size_b > 0:
-            # Of many that tie, only those that change are looked at.
+            # Among many tied candidates, only those that change are read.
             while e < cand.size and cand[e] < c:
                 e += 1
             while e < cand.size and cand[e] < heads[group + 1]:
                 change = max(now[cand[e]], 0) - max(was[cand[e]], 0)
                 if change != 0:
-                    n = _put(out, n, cand[e], time, change, a + 1)
+                    n = _write(out, n, cand[e], time, change, a + 1)
                 e += 1
         else:
             for c in range(heads[group], heads[group + 1]):
                 if size_a > 0 and was[c] > 0:
-                    n = _put(out, n, c, time, -was[c], a + 1)
+                    n = _write(out, n, c, time, -was[c], a + 1)
                 if size_b > 0 and now[c] > 0:
-                    n = _put(out, n, c, time, now[c], b + 1)
+                    n = _write(out, n, c, time, now[c], b + 1)
     return out, n
 
 
@@ -425,7 +425,7 @@ def _grown(out, n, least):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _put(out, n, cand, time, diff, number):  # type: ignore[no-untyped-def]
+def _write(out, n, cand, time, diff, number):  # type: ignore[no-untyped-def]
     out[n, 0] = cand
     out[n, 1] = time
     out[n, 2] = diff
