@@ -30,15 +30,15 @@ from pyspark.sql import types as T
 
 from pyspark_diff import DiffFrame, operators
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.accumulators import Accumulator, Integers, Rows, Valid
+from pyspark_diff.kernels.accumulators import Accumulator, Integers, RowCount, Valid
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.coordinates import Limit, pack, unpack
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.results import Count, IntegerSum, WeightSum
+from pyspark_diff.kernels.results import CountResult, IntegerSum, WeightSum
 from pyspark_diff.kernels.updates import Updates, advanced, empty
-from pyspark_diff.kernels.window_functions import Offset, Picked, Place, Summed
-from pyspark_diff.kernels.window_reach import Frame
+from pyspark_diff.kernels.window_functions import Offset, Picked, PlaceFunction, Summed
+from pyspark_diff.kernels.window_reach import WindowFrame
 from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.checked import CheckedKernel, CompleteKernel, NothingThere
 from pyspark_diff.operators.collate import CollateKernel, First, Kept, Sums
@@ -169,7 +169,7 @@ OTHERS = Input(1, ("k", "x"), (LONG, INT), tuple(product((0, 1, 2, None), (3, No
 KEYS = Input(1, ("k",), (LONG,), ((0,), (1,), (None,)))
 IN_ORDER = replace(PAIRS, positive=True, ordering=((True, False), (False, True)))
 SUMS = Input(1, ("k", "v"), (LONG, LONG), tuple(product((0, 1, None), (1, -5, None))), sums=(
-    Rows(), Integers(0), Valid(0)
+    RowCount(), Integers(0), Valid(0)
 ))
 PART = replace(PAIRS, one=True)
 OTHER_PART = replace(OTHERS, one=True)
@@ -260,10 +260,10 @@ def in_windows(a):
 
 #: Three whose rows are told by ties, and three of rows near by.
 WINDOWS = (
-    Place(LONG, "row_number"), Place(LONG, "rank"), Offset(TEXT, "w", -1, "none"),
-    Summed(LONG, "v", IntegerSum(LONG, 0), Frame(True, -1, 1)),
-    Picked(LONG, "last", "v", Frame(True, None, 0), "v"),
-    Summed(LONG, None, Count(LONG, Rows()), Frame(False, None, 0)),
+    PlaceFunction(LONG, "row_number"), PlaceFunction(LONG, "rank"), Offset(TEXT, "w", -1, "none"),
+    Summed(LONG, "v", IntegerSum(LONG, 0), WindowFrame(True, -1, 1)),
+    Picked(LONG, "last", "v", WindowFrame(True, None, 0), "v"),
+    Summed(LONG, None, CountResult(LONG, RowCount()), WindowFrame(False, None, 0)),
 )
 
 
@@ -316,7 +316,7 @@ def sized(a):
 
 
 REDUCED = pa.schema([("kinds", LONG), ("total", LONG)])
-TOTALS = (WeightSum(LONG, 0), Count(LONG, Valid(0)))
+TOTALS = (WeightSum(LONG, 0), CountResult(LONG, Valid(0)))
 
 KERNELS: dict[type[Kernel], list[Example]] = {
     CheckedKernel: [

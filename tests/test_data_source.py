@@ -27,7 +27,7 @@ from pyspark_diff import Dataflow
 from pyspark_diff.data_source import scan
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.standing import standing
+from pyspark_diff.kernels.standing import snapshot
 from pyspark_diff.kernels.updates import Updates
 from pyspark_diff.sources import inbox
 from pyspark_diff.trace.read_holds import stored_holds
@@ -582,7 +582,7 @@ def test_what_stands_is_the_sum_of_what_came(seed, monkeypatch):
                 if at <= time:
                     wanted[int(key), int(value)] += int(diff)
         found = [
-            ((int(key), int(value)), int(diff)) for records in standing(batches, time)
+            ((int(key), int(value)), int(diff)) for records in snapshot(batches, time)
             for key, value, diff in zip(
                 records.key64, () if records.val64 is None else records.val64, records.diffs())
         ]
@@ -593,8 +593,8 @@ def test_what_stands_is_the_sum_of_what_came(seed, monkeypatch):
 def test_sums_that_leave_64_bits_are_told():
     updates = Updates(np.array([1, 1]), None, np.array([0, 1]), np.array([2**62, 2**62]))
     with pytest.raises(pyspark_diff.DiffOverflowError):
-        list(standing([updates], 1))
-    assert reduce(lambda a, b: a + len(b), standing([updates], 0), 0) == 1
+        list(snapshot([updates], 1))
+    assert reduce(lambda a, b: a + len(b), snapshot([updates], 0), 0) == 1
 
 
 @pytest.mark.classic_only("sets the environment of workers by Spark's context")

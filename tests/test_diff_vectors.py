@@ -22,7 +22,7 @@ from pyspark_diff.kernels.accumulators import (
     Floats,
     FloatSquares,
     Integers,
-    Rows,
+    RowCount,
     Squares,
     Trues,
     Valid,
@@ -37,7 +37,7 @@ from pyspark_diff.kernels.diff_vectors import (
     sum_vectors,
 )
 from pyspark_diff.kernels.results import (
-    Count,
+    CountResult,
     DecimalAverage,
     DecimalSum,
     ExactAverage,
@@ -48,7 +48,7 @@ from pyspark_diff.kernels.results import (
     IntegerAverage,
     IntegerSum,
     IntegerVariance,
-    Sums,
+    GroupSums,
 )
 
 many = settings(max_examples=8 * settings().max_examples)
@@ -93,7 +93,7 @@ def tallied(held, rows, kind):
 
 def finish(result, vectors, held):
     """A result of the vectors of some accumulators, as an Arrow column."""
-    return result.of(Sums(vectors, dict(zip(held, layout_of(held)[0]))))
+    return result.evaluate(GroupSums(vectors, dict(zip(held, layout_of(held)[0]))))
 
 
 def added(*parts):
@@ -255,7 +255,7 @@ def test_pairs_leave_the_range_of_doubles_and_come_back(values, data):
 
 
 def test_layout():
-    held = [Rows(), *(
+    held = [RowCount(), *(
         kind(0) for kind in (Floats, Trues, FloatSquares, ExactFloats, Integers, Decimals, Squares)
     )]
     offsets, width, pairs = layout_of(held)
@@ -264,7 +264,7 @@ def test_layout():
 
 @given(rows_of(st.sampled_from([True, False, None])), st.integers(-2, 2))
 def test_counts(rows, diff):
-    held = [Rows(), Valid(0), Trues(0)]
+    held = [RowCount(), Valid(0), Trues(0)]
     expected = [[0, 0, 0] for _ in range(GROUPS)]
     for group, x, d in rows:
         adds = (1, x is not None, x is True)
@@ -293,7 +293,7 @@ def test_integers(rows, ddof):
     def ask(result):
         return finish(result, vectors, INTEGERS).to_pylist()
 
-    assert ask(Count(pa.int64(), Valid(0))) == n
+    assert ask(CountResult(pa.int64(), Valid(0))) == n
     same(ask(IntegerAverage(DOUBLE, 0)), [nearest(t, c) if c else None for t, c in zip(total, n)])
     variances = [
         nearest(c * q - t * t, c * (c - ddof)) if c * (c - ddof) else None
@@ -504,7 +504,7 @@ def test_multiplicity_too_large(held, column, diff):
     assert not tallied([held], [(0, None, diff)], column).nonzero().any()
 
 
-@pytest.mark.parametrize("held", [Rows(), Valid(0), Trues(0)])
+@pytest.mark.parametrize("held", [RowCount(), Valid(0), Trues(0)])
 def test_count_overflow(held):
     with pytest.raises(DiffOverflowError, match="64-bit integers"):
         tallied([held], [(0, True, MOST), (0, True, 1)], pa.bool_())
@@ -538,7 +538,7 @@ COUNTERS = {
 @given(data=st.data())
 def test_exact_vectors_are_additive(kind, data):
     column, values = COUNTERS[kind]
-    held = [Rows(), Valid(0), kind(0)]
+    held = [RowCount(), Valid(0), kind(0)]
     # Few and small, so that the order in which vectors are added makes none of them overflow.
     row = st.tuples(st.integers(0, GROUPS - 1), values, st.integers(-3, 3))
     rows = data.draw(st.lists(row, max_size=12))
@@ -585,7 +585,7 @@ def test_slices_do_not_show(monkeypatch):
 
 def test_accumulators_and_results_are_values():
     """They travel to other processes, and are told apart there."""
-    values = [Rows(), Valid(0), Valid(1), *INTEGERS[1:], *DECIMALS[1:], *FLOATS[1:], *EXACT[1:]]
+    values = [RowCount(), Valid(0), Valid(1), *INTEGERS[1:], *DECIMALS[1:], *FLOATS[1:], *EXACT[1:]]
     values += [SUM, AVERAGE, VARIANCE, EXACT_SUM, IntegerSum(pa.int64(), 0), Trues(0)]
     values += [DecimalAverage(pa.decimal128(9, 2), 0, 2), FloatVariance(DOUBLE, 0, 1)]
     assert len(set(values)) == len(values)

@@ -22,8 +22,8 @@ from pyspark_diff.kernels.consolidate import runs_of
 from pyspark_diff.kernels.diff_vectors import MULTIPLICITY
 from pyspark_diff.kernels.quotients import quotients
 from pyspark_diff.kernels.ranking import pack
-from pyspark_diff.kernels.results import FloatVariance, IntegerSum, Sums, _rounded
-from pyspark_diff.kernels.standing import standing
+from pyspark_diff.kernels.results import FloatVariance, GroupSums, IntegerSum, _rounded
+from pyspark_diff.kernels.standing import snapshot
 from pyspark_diff.kernels.updates import OffsetOverflow, Updates, concat
 from pyspark_diff.kernels.windows import _none_owed
 
@@ -43,8 +43,8 @@ def test_each_of_few_keys_is_a_run(numbers, columns):
 @pytest.mark.parametrize("columns", [False, True])
 def test_nothing_of_a_batch_of_one_time_stands_before_it(columns):
     batch = keys(5, 7, columns=columns, time=3)
-    assert [len(part) for part in standing([batch], 2) if len(part)] == []
-    assert [len(part) for part in standing([batch], 3)] == [2]
+    assert [len(part) for part in snapshot([batch], 2) if len(part)] == []
+    assert [len(part) for part in snapshot([batch], 3)] == [2]
 
 
 def sums(*numbers):
@@ -176,7 +176,7 @@ def test_a_sum_of_integers_may_have_all_of_64_bits(numbers):
     def of(values):
         column = pa.array(values, pa.int64())
         table = tally(held, [column], np.zeros(len(values), np.int64), 1, 1)
-        return result.of(Sums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
+        return result.evaluate(GroupSums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
 
     assert of(numbers) == [sum(numbers)]
     for beyond in ([2**63 - 1, 1], [-(2**63), -1], [2**62, 2**62]):
@@ -212,6 +212,6 @@ def test_variances_of_doubles_without_nulls_and_with_some(numbers):
     result = FloatVariance(pa.float64(), 0, ddof=1)
     held, column = result.accumulators, pa.array(numbers, pa.float64())
     table = tally(held, [column], np.zeros(len(numbers), np.int64), 1, 1)
-    found = result.of(Sums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
+    found = result.evaluate(GroupSums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
     there = [number for number in numbers if number is not None]
     assert found == [pytest.approx(float(statistics.variance(map(Fraction, there))), abs=1e-30)]

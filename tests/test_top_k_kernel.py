@@ -19,7 +19,7 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.ranking import codes, float_codes, from_float_codes, pack
-from pyspark_diff.kernels.top_k import Firsts, top_k
+from pyspark_diff.kernels.top_k import FirstValues, top_k
 from pyspark_diff.kernels.updates import Updates, concat, empty
 
 many = settings(max_examples=150)
@@ -516,6 +516,6 @@ def test_what_all_rows_come_at_later_is_not_there_yet(at, found):
     """Also where nothing is new, as where other results of the same keys have changed."""
     keys, none = Updates(np.array([1]), None, 0, 1), np.empty(0, np.int64)
     old = Updates(np.array([1]), None, 0, 1, np.array([7]), coordinate=5)
-    firsts = Firsts(keys, none, [old], Grouped(empty(), none), (UP,), Limit(1, at))
+    firsts = FirstValues(keys, none, [old], Grouped(empty(), none), (UP,), Limit(1, at))
     for from_back in (False, True):
-        assert firsts.of(from_back=from_back)[1].tolist() == [found]
+        assert firsts.changes(from_back=from_back)[1].tolist() == [found]

@@ -41,7 +41,8 @@ from pyspark_diff.kernels.results import FloatSum, IntegerSum
 from pyspark_diff.kernels.window_functions import (
     Listed, Nth, Offset, Picked, Place, Summed,
 )
-from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE, Frame
+from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE
+from pyspark_diff.kernels.window_reach import WindowFrame as Frame
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.operators.node import Keyed, Reader
 from pyspark_diff.operators.top_k import TopKKernel

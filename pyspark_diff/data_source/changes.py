@@ -17,7 +17,7 @@ from pyspark_diff.errors import NotReadableError
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import from_int64
-from pyspark_diff.kernels.standing import PIECE_ROWS, each_as_often
+from pyspark_diff.kernels.standing import PIECE_ROWS, repeated_places
 from pyspark_diff.kernels.updates import Updates, concat
 
 
@@ -79,7 +79,7 @@ def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
         order[turned], order[turned + 1] = turned + 1, turned
         changes, kinds, diffs = changes.take(order), kinds[order], diffs[order]
     names = pa.array(["insert", "delete", "update_postimage", "update_preimage"])
-    for places in each_as_often(np.abs(diffs), BATCH_ROWS):
+    for places in repeated_places(np.abs(diffs), BATCH_ROWS):
         version = pa.array(np.full(places.size, rows.commit))
         extra = (names.take(pa.array(kinds[places])), version)
         yield from rows.batches(changes.take(places), extra)
@@ -96,5 +96,5 @@ def _as_rows(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
             f"records were taken back, such as {shown}, and shape 'rows' cannot express that: read "
             "the stream as .option('shape', 'changes'), or as 'cdc'"
         )
-    for places in each_as_often(diffs, BATCH_ROWS):
+    for places in repeated_places(diffs, BATCH_ROWS):
         yield from rows.batches(changes.take(places))

@@ -35,7 +35,7 @@ from pyspark_diff.data_source.opened import (
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NegativeMultiplicityError, TimeRegressionError
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.standing import each_as_often, standing
+from pyspark_diff.kernels.standing import repeated_places, snapshot
 from pyspark_diff.kernels.updates import Int64, Updates
 
 #: The greatest number of keys that a scan looks up.
@@ -150,7 +150,7 @@ class Scan(DataSourceReader):
                 yield from self._snapshot(batches, self._time)
 
     def _snapshot(self, batches: Sequence[Updates], time: int) -> Iterator[pa.RecordBatch]:
-        for records in standing(batches, time):
+        for records in snapshot(batches, time):
             times = records.scalars()
             if not isinstance(times, np.ndarray):
                 times = np.full(1, times)
@@ -159,7 +159,7 @@ class Scan(DataSourceReader):
                 records = records.take(records.diffs() > 0)
                 times = records.diffs()
             if not (times == 1).all():
-                for places in each_as_often(records.diffs(), BATCH_ROWS):
+                for places in repeated_places(records.diffs(), BATCH_ROWS):
                     yield from self._rows.batches(records.take(places))
             else:
                 yield from self._rows.batches(records)

@@ -22,7 +22,7 @@ from pyspark_diff.expressions.aggregate_forms import (
 from pyspark_diff.expressions.moment_functions import COMOMENTS, Comoment, Moment
 from pyspark_diff.expressions.record_functions import AnyRecord, ListAgg
 from pyspark_diff.kernels import moments, results
-from pyspark_diff.kernels.accumulators import Rows, Trues, Valid
+from pyspark_diff.kernels.accumulators import RowCount, Trues, Valid
 from pyspark_diff.kernels.quantiles import Quantiles, has_codes
 from pyspark_diff.spark.calls import Ordering
 from pyspark_diff.spark.schema import arrow_type
@@ -55,7 +55,8 @@ class Count(LinearFunction):
     ) -> results.Result:
         # The input of a distinct count of several columns has no row with a null.
         argument = arguments[0]
-        return results.Count(kind, Valid(argument.column) if argument.nullable else Rows())
+        counter = Valid(argument.column) if argument.nullable else RowCount()
+        return results.CountResult(kind, counter)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class CountIf(LinearFunction):
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
         (argument,) = arguments
-        return results.Count(kind, Trues(argument.column))
+        return results.CountResult(kind, Trues(argument.column))
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class BitAggregate(LinearFunction):
         (argument,) = arguments
         if not isinstance(argument.type, _WHOLE):
             return None
-        return results.BitAggregate(kind, argument.column, self.how)
+        return results.BitResult(kind, argument.column, self.how)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Comoment(LinearFunction):
         self, arguments: Sequence[Argument], kind: pa.DataType, exact: bool
     ) -> results.Result:
         first, second = arguments
-        result = moments.ExactComoment if exact else moments.Comoment
+        result = moments.ExactComomentResult if exact else moments.ComomentResult
         return result(kind, first.column, second.column, self.name, self.ansi)
 
 

@@ -15,7 +15,7 @@ from typing import Iterator, Sequence
 import pyarrow as pa
 
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
-from pyspark_diff.kernels.window_functions import Place
+from pyspark_diff.kernels.window_functions import PlaceFunction
 from pyspark_diff.operators.linear import DropNull, Expression, Pick
 from pyspark_diff.operators.node import Keyed, Linear, Node, Reader
 from pyspark_diff.operators.projection import Compute, Filter
@@ -93,7 +93,7 @@ def _place(window: Reader) -> tuple[str, str] | None:
     if not isinstance(kernel, WindowKernel) or len(kernel.functions) > 1:
         return None
     (function,) = kernel.functions
-    if not isinstance(function, Place) or function.name not in _PLACES:
+    if not isinstance(function, PlaceFunction) or function.name not in _PLACES:
         return None
     return window.schema.names[-1], function.name
 

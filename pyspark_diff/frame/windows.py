@@ -32,11 +32,11 @@ from pyspark_diff.kernels.window_functions import (
     Nth,
     Offset,
     Picked,
-    Place,
+    PlaceFunction,
     Summed,
     SummedPairs,
 )
-from pyspark_diff.kernels.window_reach import Frame
+from pyspark_diff.kernels.window_reach import WindowFrame
 from pyspark_diff.operators.arrange import arrange_in_order
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Node
@@ -268,7 +268,7 @@ class _Plan:
             return self._function(call, kind)
         if name in kernels.PLACES:
             parts = self._constants(call, call.arguments)
-            return Place(arrow, name, *parts)
+            return PlaceFunction(arrow, name, *parts)
         if name in _OFFSETS:
             return self._offset(call, kind)
         frame = self._frame(call)
@@ -323,13 +323,13 @@ class _Plan:
             default = to_array([default], arrow)[0].as_py()
         further, source = rows * _OFFSETS[call.name], self._column(value)
         if further and (ignored or call.nulls_ignored):
-            frame = Frame(True, None, -1) if further < 0 else Frame(True, 1, None)
+            frame = WindowFrame(True, None, -1) if further < 0 else WindowFrame(True, 1, None)
             return Nth(arrow, source, further, frame, source, default)
         return Offset(arrow, source, further, default)
 
-    def _frame(self, call: WindowCall) -> Frame:
+    def _frame(self, call: WindowCall) -> WindowFrame:
         if call.frame is None:
-            return Frame(False, None, 0) if call.order else Frame(True, None, None)
+            return WindowFrame(False, None, 0) if call.order else WindowFrame(True, None, None)
         rows, *limits = call.frame
         if not rows:
             self._check_distances([limit for limit in limits if limit is not None])
@@ -337,11 +337,11 @@ class _Plan:
             None if limit is None else self._constants(call, [limit])[0] for limit in limits
         )
         if low is None and high is None:
-            return Frame(True, None, None)
+            return WindowFrame(True, None, None)
         if not rows and any(limit for limit in (low, high)):
             kind = self._type(call.order[0][0])
             low, high = (None if limit is None else _distance(limit, kind) for limit in (low, high))
-        return Frame(rows, low, high)
+        return WindowFrame(rows, low, high)
 
     def _check_distances(self, limits: Sequence[Column]) -> None:
         """Refuse limits of a range whose type has no Python object."""

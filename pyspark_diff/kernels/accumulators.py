@@ -85,19 +85,19 @@ class Accumulator:
 
 
 @dataclass(frozen=True)
-class Rows(Accumulator):
+class RowCount(Accumulator):
     """One for each row."""
 
     kernel = staticmethod(tallies.tally_rows)
 
 
 @dataclass(frozen=True)
-class Valid(Rows):
+class Valid(RowCount):
     """One for each row whose column is not null."""
 
 
 @dataclass(frozen=True)
-class Trues(Rows):
+class Trues(RowCount):
     """One for each row whose boolean column is true."""
 
     values = staticmethod(_integers)
@@ -246,7 +246,7 @@ def layout_of(
 
     Examples
     --------
-    >>> layout_of([Rows(), Floats(0), Valid(1)])
+    >>> layout_of([RowCount(), Floats(0), Valid(1)])
     ((0, 1, 6), 7, (1,))
     """
     offsets, width = [], 0
@@ -290,7 +290,7 @@ def tally(
 
     Examples
     --------
-    >>> sums = [Rows(), Valid(0), Integers(0)]
+    >>> sums = [RowCount(), Valid(0), Integers(0)]
     >>> tally(sums, [pa.array([5, None, 7])], np.array([0, 0, 1]), 2, 3).values.tolist()
     [[6, 3, 15, 0], [3, 3, 21, 0]]
     """

@@ -34,7 +34,7 @@ from pyspark_diff.kernels.updates import (
     concat,
     empty,
     one_or_all,
-    taken,
+    take_columns,
 )
 
 
@@ -182,7 +182,7 @@ def consolidate(updates: Updates) -> Grouped:
     val64, values = value, None
     if value_first is not None and updates.values is not None:
         val64 = updates.val64[value_first[value]]
-        values = taken(updates.values, value_first[value])
+        values = take_columns(updates.values, value_first[value])
     rows = Updates(
         rows.key64, rows.columns, time, diffs, val64, values, updates.ordering, updates.coordinate
     )
@@ -230,7 +230,7 @@ def _consolidate_few(updates: Updates) -> Grouped | None:
         met = np.flatnonzero(key[order[1:]] == key[order[:-1]])
         if met.size and not rows_equal(updates.columns, order[met], order[met + 1]).all():
             return None
-        records = taken(updates.columns, first)
+        records = take_columns(updates.columns, first)
     rows = Updates(
         keys, records, int(columns[2][0]) if same_time else times, diffs,
         None if value is None else values, None, updates.ordering, updates.coordinate,
@@ -262,7 +262,7 @@ def _consolidate_hashed(updates: Updates) -> Grouped | None:
         key_starts = np.searchsorted(starts, key_starts)
         key, value, order = key[starts], value[starts], order[starts]
     rows = Updates(
-        key, None, updates.time, diffs, value, taken(updates.values, order), None,
+        key, None, updates.time, diffs, value, take_columns(updates.values, order), None,
         updates.coordinate,
     )
     return Grouped(rows, np.arange(key.size), key_starts)
@@ -338,7 +338,7 @@ def rows_of(
     if first is None or updates.columns is None:
         return Updates(code, None, time, diff)
     rows = first[code]
-    return Updates(updates.key64[rows], taken(updates.columns, rows), time, diff)
+    return Updates(updates.key64[rows], take_columns(updates.columns, rows), time, diff)
 
 
 def span_of(code: Int64) -> tuple[Int64, int, int]:

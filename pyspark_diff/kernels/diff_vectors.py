@@ -41,10 +41,10 @@ class DiffVectors:
     Parameters
     ----------
     values : ndarray of int64, shape (n, w), C-contiguous
-            The components: signed counters, or for pairs the bits of a float64.
-        pairs : tuple of int
-            First component of each pair. The components ``p`` and ``p + 1`` are two finite float64,
-            the words of one sum.
+        The components: signed counters, or for pairs the bits of a float64.
+    pairs : tuple of int
+        First component of each pair. The components ``p`` and ``p + 1`` are two finite float64,
+        the words of one sum.
 
     Examples
     --------

@@ -28,9 +28,9 @@ def into_diff(
     updates : Updates
         Keys without values, in any order.
     columns : sequence of pyarrow.Array
-            The columns that move into the diff, row by row.
-        accumulators : sequence of Accumulator
-            The conversion of columns into vectors.
+        The columns that move into the diff, row by row.
+    accumulators : sequence of Accumulator
+        The conversion of columns into vectors.
 
     Returns
     -------
@@ -39,9 +39,9 @@ def into_diff(
 
     Examples
     --------
-    >>> from pyspark_diff.kernels.accumulators import Rows
+    >>> from pyspark_diff.kernels.accumulators import RowCount
     >>> u = Updates(np.array([7, 7]), None, 0, np.array([1, -2]))
-    >>> into_diff(u, [pa.array([10, 3])], [Rows()]).diff.values.tolist()
+    >>> into_diff(u, [pa.array([10, 3])], [RowCount()]).diff.values.tolist()
     [[-1]]
     """
     if not len(updates):

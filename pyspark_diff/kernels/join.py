@@ -31,8 +31,7 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import lub
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, key_starts, matches
 from pyspark_diff.kernels.jit import jit, kernel
-from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, fits
-
+from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, WalkPart, fits
 from pyspark_diff.kernels.overflow import product_leaves
 from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, pick
 from pyspark_diff.times import Coordinate
@@ -152,15 +151,15 @@ class Pairs:
     Parameters
     ----------
     pieces : iterator of callable
-            The parts, in an order that depends only on the arguments of the join.
-        rows : int
-            Upper bound of the number of pairs.
-        read : int
-            Number of rows read, without new rows.
-        meetings : list of Meeting
-            The runs that meet, in a loop.
-        at : tuple of int
-            The coordinate of the visit.
+        The parts, in an order that depends only on the arguments of the join.
+    rows : int
+        Upper bound of the number of pairs.
+    read : int
+        Number of rows read, without new rows.
+    meetings : list of Meeting
+        The runs that meet, in a loop.
+    at : tuple of int
+        The coordinate of the visit.
     """
 
     pieces: Iterator[Piece]
@@ -212,14 +211,14 @@ def join(
     at : tuple of int
         The coordinate; ``()`` outside of loops.
     lower : int or None
-            Lower bound of the interval; None if there are no old updates.
-        most : int
-            Maximal number of pairs in a chunk.
-        null_safe : bool
-            Whether a null matches a null; else it matches nothing.
-        wanted : tuple of int
-            The columns of the pairs that the caller reads: the key or the values of a side. Other
-            columns may be empty.
+        Lower bound of the interval; None if there are no old updates.
+    most : int
+        Maximal number of pairs in a chunk.
+    null_safe : bool
+        Whether a null matches a null; else it matches nothing.
+    wanted : tuple of int
+        The columns of the pairs that the caller reads: the key or the values of a side. Other
+        columns may be empty.
 
     Returns
     -------

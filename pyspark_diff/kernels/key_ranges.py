@@ -156,10 +156,10 @@ def shards_of(arrangements: Iterable[Int64], most: int) -> list[tuple[int, int]]
     Parameters
     ----------
     arrangements : iterable of ndarray of int64
-            The ordered keys of each arrangement. All samples have one size, since all arrangements
-            cause about the same work, and the lesser ends of edges lie on one side.
-        most : int
-            The number of ranges.
+        The ordered keys of each arrangement. All samples have one size, since all arrangements
+        cause about the same work, and the lesser ends of edges lie on one side.
+    most : int
+        The number of ranges.
 
     Examples
     --------

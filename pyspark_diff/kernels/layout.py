@@ -20,7 +20,7 @@ from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.ranking import float_codes, from_float_codes
-from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined, taken
+from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined, take_columns
 
 _NARROW = (pa.types.is_boolean, pa.types.is_int8, pa.types.is_int16, pa.types.is_int32,
            pa.types.is_date32)
@@ -34,14 +34,14 @@ class Layout:
     Parameters
     ----------
     types : tuple of pyarrow.DataType
-            One type for each column.
-        hash_mask : int
-            The bits of the hash that are used. Only tests narrow it, to force collisions.
-        value : Layout or None
-            If records are pairs of a key and a value: the layout of the value. Its columns come
-            after those of the key.
-        ordering : Ordering or None
-            For a value whose order matters: the order of each column.
+        One type for each column.
+    hash_mask : int
+        The bits of the hash that are used. Only tests narrow it, to force collisions.
+    value : Layout or None
+        If records are pairs of a key and a value: the layout of the value. Its columns come
+        after those of the key.
+    ordering : Ordering or None
+        For a value whose order matters: the order of each column.
 
     Examples
     --------
@@ -136,7 +136,7 @@ class Layout:
             return pa.array([], self.types[position])
         values = updates.columns[position]
         if rows is not None:
-            (values,) = taken((values,), rows) or ()
+            (values,) = take_columns((values,), rows) or ()
         return from_int64(values, self.types[0]) if self.exact else values
 
     def decode_value(self, updates: Updates) -> list[pa.Array]:

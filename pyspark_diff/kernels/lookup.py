@@ -147,13 +147,13 @@ def counted_on(
     Returns
     -------
     rows : ndarray of int64
-            Rows of the new updates: first for counts that go, then for counts that come.
-        counts : ndarray of int64
-            The counts; none is zero.
-        diffs : ndarray of int64
-            -1 if the count goes and 1 if it comes.
-        read : int
-            Number of old rows that were read.
+        Rows of the new updates: first for counts that go, then for counts that come.
+    counts : ndarray of int64
+        The counts; none is zero.
+    diffs : ndarray of int64
+        -1 if the count goes and 1 if it comes.
+    read : int
+        Number of old rows that were read.
     """
     updates = new.updates
     words = _plain_words(updates, old) if limit is None and len(updates) <= FEW else None

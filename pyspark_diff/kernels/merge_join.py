@@ -73,12 +73,12 @@ class MergeJoin:
     Parameters
     ----------
     left, right : (Updates, Updates)
-            New and old updates, in order, for which `fits` is true.
-        most : int
-            Maximal number of pairs of a part, unless its last key has more.
-        long : int
-            A key is long if it has more products of new updates than this, and many more than
-            updates; or more updates than a chunk has pairs. This module does not process long keys.
+        New and old updates, in order, for which `fits` is true.
+    most : int
+        Maximal number of pairs of a part, unless its last key has more.
+    long : int
+        A key is long if it has more products of new updates than this, and many more than
+        updates; or more updates than a chunk has pairs. This module does not process long keys.
     """
 
     left: tuple[Updates, Updates]

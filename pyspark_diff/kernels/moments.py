@@ -37,7 +37,7 @@ from pyspark_diff.kernels.results import (
     ColumnResult,
     FloatVariance,
     IntegerVariance,
-    Sums,
+    GroupSums,
     with_infinities,
 )
 from pyspark_diff.kernels.tallies import DIGITS, LOW
@@ -56,13 +56,13 @@ class PairSums:
     ----------
     first, second : int
         The columns, null together.
-    sums : Sums
+    sums : GroupSums
     n : ndarray of int64
     """
 
     first: int
     second: int
-    sums: Sums
+    sums: GroupSums
     n: Int64
 
     def variance(self, column: int) -> Array:
@@ -162,7 +162,7 @@ class ComomentResult(ColumnResult):
             result.append(FloatProducts(*columns))
         return tuple(dict.fromkeys(result))
 
-    def evaluate(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         n = sums.components(Valid(self.column))
         pairs = PairSums(self.column, self.other, sums, n)
         nothing = n == 0
@@ -200,7 +200,7 @@ class ExactVariance(IntegerVariance):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), ExactFloats(self.column), ExactPowers(self.column, 2))
 
-    def variances(self, sums: Sums, n: Int64) -> Array:
+    def variances(self, sums: GroupSums, n: Int64) -> Array:
         result = np.full(len(sums), np.nan)
         totals, finite = _totals(sums, self.column)
         rows = np.flatnonzero((n != 0) & (n != self.ddof) & finite)
@@ -228,7 +228,7 @@ class ExactComomentResult(ComomentResult):
             result.append(ExactProducts(*columns))
         return tuple(dict.fromkeys(result))
 
-    def evaluate(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         n = sums.components(Valid(self.column))
         nothing = n == 0
         if self.name in _OF_TWO:
@@ -266,7 +266,7 @@ class ExactComomentResult(ComomentResult):
         return pa.array(result, mask=nothing | zero).cast(self.kind)
 
 
-def _is_constant(sums: Sums, column: int, n: Int64) -> Array:
+def _is_constant(sums: GroupSums, column: int, n: Int64) -> Array:
     """Whether all values of a column are equal in a group, if they are finite."""
     totals = _integers(_totals(sums, column)[0])
     squares = _integers(sums.components(ExactPowers(column, 2)))
@@ -275,7 +275,7 @@ def _is_constant(sums: Sums, column: int, n: Int64) -> Array:
     ], np.bool_)
 
 
-def _totals(sums: Sums, column: int) -> tuple[Int64, Array]:
+def _totals(sums: GroupSums, column: int) -> tuple[Int64, Array]:
     """The digits of the sums of a column, and whether all values of the group are finite."""
     values = sums.components(ExactFloats(column))
     return values[:, :DIGITS], ~(values[:, DIGITS:] != 0).any(axis=1)
@@ -338,7 +338,7 @@ class ExactMoment(ColumnResult):
         powers = (ExactPowers(self.column, power) for power in range(2, self.order + 1))
         return (Valid(self.column), ExactFloats(self.column), *powers)
 
-    def evaluate(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         n, *powers = (sums.components(accumulator) for accumulator in self.accumulators)
         finite = ~(powers[0][:, DIGITS:] != 0).any(axis=1)
         powers[0] = powers[0][:, :DIGITS]

@@ -46,14 +46,14 @@ class Quantiles:
     listed : bool
         Whether the result is a list.
     times : int
-            The number of times that each value counts.
-        between : bool
-            Whether the result between two values is interpolated, as a double. Otherwise it is the
-            first value with at least the wanted part of all values not greater.
-        value : pyarrow.DataType
-            Type of the values, see `has_codes`.
-        kind : pyarrow.DataType
-            Type of the result.
+        The number of times that each value counts.
+    between : bool
+        Whether the result between two values is interpolated, as a double. Otherwise it is the
+        first value with at least the wanted part of all values not greater.
+    value : pyarrow.DataType
+        Type of the values, see `has_codes`.
+    kind : pyarrow.DataType
+        Type of the result.
     """
 
     parts: tuple[float, ...]
@@ -69,9 +69,9 @@ class Quantiles:
         Parameters
         ----------
         totals : ndarray of int64
-                The number of values of each result; positive.
-            codes_by_part : ndarray of int64, shape (results, 2 * parts)
-                Codes of the values below and above each part, as `at_places` returns them.
+            The number of values of each result; positive.
+        codes_by_part : ndarray of int64, shape (results, 2 * parts)
+            Codes of the values below and above each part, as `at_places` returns them.
         """
         low, high = codes_by_part[:, 0::2], codes_by_part[:, 1::2]
         kind = self.kind.value_type if self.listed else self.kind
@@ -170,11 +170,11 @@ def at_places(
     Returns
     -------
     events : ndarray of int64
-            ``key * width`` for the state before, and the distinct events of the new updates.
-        totals : ndarray of int64
-            The number of values from each event on.
-        values : ndarray of int64, shape (events, 2 * parts)
-            Codes of the values below and above each part; zeros if there is no value.
+        ``key * width`` for the state before, and the distinct events of the new updates.
+    totals : ndarray of int64
+        The number of values from each event on.
+    values : ndarray of int64, shape (events, 2 * parts)
+        Codes of the values below and above each part; zeros if there is no value.
     read : int
         Number of old rows that were summed.
 

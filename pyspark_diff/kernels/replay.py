@@ -1,4 +1,4 @@
-"""Replay of each record's updates in time order, on top of what stood before.
+"""Replay of each record's updates in time order, on top of its old accumulation.
 
 With ``base[g]`` the accumulation of record ``g`` below the interval, and its rows ordered by time::
 
@@ -54,11 +54,11 @@ def replay(grouped: Grouped, base: Int64) -> tuple[Int64, Int64]:
         shift = base - (running[starts] - diff[starts])
         after = running + np.repeat(shift, grouped.lengths())
         before = after - diff
-    # Integers wrap silently in numpy; the signs tell, and the first wrapped row tells for certain.
+    # Integers wrap silently in numpy; the signs detect it, and always for the first wrapped row.
     if (((before ^ after) & (diff ^ after)) < 0).any():
         raise DiffOverflowError(
             "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
-            "that went in"
+            "of the input"
         )
     return before, after
 
@@ -71,12 +71,12 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
     grouped : Grouped
         Consolidated updates.
     since : int or None
-        Times before it become it; None leaves times alone.
+        Times before it are advanced to it; None changes no time.
 
     Returns
     -------
     Updates
-        Consolidated rows, ordered as before.
+        Consolidated rows, in the same order.
 
     Examples
     --------
@@ -101,6 +101,6 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
     if max(abs(int(diffs.min())), abs(int(diffs.max()))) * len(updates) >= 2**63:
         return consolidate(updates).updates
     sums = np.add.reduceat(diffs, grouped.starts)
-    kept = np.flatnonzero(sums)
-    rows = updates.take(grouped.starts[kept])
-    return rows.at(updates.time, sums[kept])
+    nonzero = np.flatnonzero(sums)
+    rows = updates.take(grouped.starts[nonzero])
+    return rows.at(updates.time, sums[nonzero])

@@ -1,8 +1,8 @@
 """Linear aggregates: from vectors to result columns.
 
 For the vectors ``v`` that `accumulators.tally` sums for a group, a result is a function of ``v``
-alone, so it does not matter how the group came about. Multiplicities may be negative: then the
-formulas hold as they stand, and the root of a negative variance is NaN.
+only, so the history of the group does not matter. Multiplicities may be negative: then the same
+formulas apply, and the root of a negative variance is NaN.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from pyspark_diff.kernels.tallies import DIGITS, LIMIT
 from pyspark_diff.kernels.updates import Int64
 
 
-class Sums:
-    """Vectors of sums, and where in them the components of each accumulator are.
+class GroupSums:
+    """Vectors of sums, and the places of each accumulator's components in them.
 
     Parameters
     ----------
     vectors : DiffVectors
     starts : mapping from Accumulator to int
-        The first component of each.
+        The first component of each accumulator.
     """
 
     def __init__(self, vectors: DiffVectors, starts: Mapping[Accumulator, int]):
@@ -53,8 +53,8 @@ class Sums:
     def __len__(self) -> int:
         return int(self.values.shape[0])
 
-    def of(self, accumulator: Accumulator) -> Int64:
-        """The components of an accumulator; if it has but one, this without a dimension."""
+    def components(self, accumulator: Accumulator) -> Int64:
+        """The components of an accumulator; a single component has no dimension of its own."""
         start = self.starts[accumulator]
         if accumulator.width == 1:
             return self.values[:, start]
@@ -63,7 +63,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """A linear aggregate: what is kept of a column, and what is made of that in the end.
+    """A linear aggregate: the sums of a column that it needs, and the final function of them.
 
     Parameters
     ----------
@@ -73,10 +73,11 @@ class Result(ABC):
     Examples
     --------
     >>> from pyspark_diff.kernels.accumulators import layout_of, tally
-    >>> found = IntegerVariance(pa.float64(), 0, ddof=1)
-    >>> vectors = tally(found.accumulators, [pa.array([5, None, 8])], np.array([0, 0, 0]), 1, 1)
-    >>> starts = dict(zip(found.accumulators, layout_of(found.accumulators)[0]))
-    >>> found.of(Sums(vectors, starts)).to_pylist()
+    >>> variance = IntegerVariance(pa.float64(), 0, ddof=1)
+    >>> tallied = variance.accumulators
+    >>> vectors = tally(tallied, [pa.array([5, None, 8])], np.array([0, 0, 0]), 1, 1)
+    >>> starts = dict(zip(tallied, layout_of(tallied)[0]))
+    >>> variance.evaluate(GroupSums(vectors, starts)).to_pylist()
     [4.5]
     """
 
@@ -85,22 +86,22 @@ class Result(ABC):
     @property
     @abstractmethod
     def accumulators(self) -> tuple[Accumulator, ...]:
-        """What it is computed from."""
+        """The accumulators of its input."""
 
     @abstractmethod
-    def of(self, sums: Sums) -> pa.Array:
-        """The result for each vector; null also where it would be divided by zero.
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        """The result for each vector; null also for a division by zero.
 
         Raises
         ------
         DiffOverflowError
-            If one does not fit the type of the result.
+            If a result does not fit the type of the result.
         """
 
 
 @dataclass(frozen=True)
-class Count(Result):
-    """What one counter has counted; never null.
+class CountResult(Result):
+    """The value of one counter; never null.
 
     Parameters
     ----------
@@ -113,18 +114,18 @@ class Count(Result):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (self.counter,)
 
-    def of(self, sums: Sums) -> pa.Array:
-        return pa.array(sums.of(self.counter)).cast(self.kind)
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        return pa.array(sums.components(self.counter)).cast(self.kind)
 
 
 @dataclass(frozen=True)
 class ColumnResult(Result):
-    """A result over the values of one column; null where none is valid.
+    """A result over the values of one column; null if no value is valid.
 
     Parameters
     ----------
     column : int
-        Its index.
+        Index of the column.
     """
 
     column: int
@@ -132,27 +133,27 @@ class ColumnResult(Result):
 
 @dataclass(frozen=True)
 class AnyTrue(ColumnResult):
-    """Whether a boolean is ever true: the greatest value that stands more than no times."""
+    """Whether a boolean is ever true: the greatest value with a positive count."""
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Trues(self.column))
 
-    def of(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         true, false = self._there(sums)
         return pa.array(true, mask=~(true | false))
 
-    def _there(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
-        """Whether true stands more than no times, and whether false does."""
-        valid, true = (sums.of(held) for held in self.accumulators)
+    def _there(self, sums: GroupSums) -> tuple[np.ndarray, np.ndarray]:
+        """Whether the count of true is positive, and whether the count of false is."""
+        valid, true = (sums.components(accumulator) for accumulator in self.accumulators)
         return true > 0, valid > true
 
 
 @dataclass(frozen=True)
 class AllTrue(AnyTrue):
-    """Whether a boolean is never false: the least such value."""
+    """Whether a boolean is never false: the least value with a positive count."""
 
-    def of(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         true, false = self._there(sums)
         return pa.array(~false, mask=~(true | false))
 
@@ -161,7 +162,7 @@ class AllTrue(AnyTrue):
 class IntegerSum(ColumnResult):
     """The sum of whole numbers, exact."""
 
-    #: Whether a result that does not fit is null, and no error.
+    #: Whether a result that does not fit is null instead of an error.
     lenient: ClassVar[bool] = False
     #: Whether the sum is divided by the number of values, ties away from zero.
     average: ClassVar[bool] = False
@@ -170,8 +171,8 @@ class IntegerSum(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Integers(self.column))
 
-    def of(self, sums: Sums) -> pa.Array:
-        n, start = sums.of(Valid(self.column)), sums.starts[Integers(self.column)]
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        n, start = sums.components(Valid(self.column)), sums.starts[Integers(self.column)]
         whole, fits = _rounded(sums, start, 2, n, self.kind, divide=self.average, tens=0)
         low, high = whole.T
         fits &= high == low >> 63
@@ -182,9 +183,9 @@ class IntegerSum(ColumnResult):
 
 @dataclass(frozen=True)
 class TryIntegerSum(IntegerSum):
-    """The same, and null if it does not fit.
+    """The sum of whole numbers, or null if it does not fit.
 
-    A subclass, as a field of `IntegerSum` would change the fingerprint of each stored sum.
+    It is a subclass, since a field of `IntegerSum` would change the fingerprint of each stored sum.
     """
 
     lenient = True
@@ -198,13 +199,14 @@ class DurationAverage(IntegerSum):
 
 
 @dataclass(frozen=True)
-class BitAggregate(ColumnResult):
+class BitResult(ColumnResult):
     """Whole numbers combined bit by bit, by the number of values in which each bit is set.
 
     Parameters
     ----------
     how : {"and", "or", "xor"}
-        As for booleans, a bit counts as set, or as not set, if more than no values say so.
+        A bit counts as set if a positive number of values has it set, and as not set if a positive
+        number has it not set, as for booleans.
     """
 
     how: str
@@ -213,8 +215,8 @@ class BitAggregate(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Bits(self.column, self.kind.bit_width))
 
-    def of(self, sums: Sums) -> pa.Array:
-        n, count = (sums.of(held) for held in self.accumulators)
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        n, count = (sums.components(accumulator) for accumulator in self.accumulators)
         if self.how == "and":
             bits = n[:, None] <= count
         else:
@@ -226,19 +228,19 @@ class BitAggregate(ColumnResult):
 
 @dataclass(frozen=True)
 class WeightSum(ColumnResult):
-    """The sum of whole numbers where a null is a zero."""
+    """The sum of whole numbers; a null counts as zero."""
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Integers(self.column),)
 
-    def of(self, sums: Sums) -> pa.Array:
-        low, high = sums.of(Integers(self.column)).T
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        low, high = sums.components(Integers(self.column)).T
         high = high + (low >> 32)
         if ((high >= 2**31) | (high < -(2**31))).any():
             raise DiffOverflowError(
                 "the weights of a record add up to more than 9223372036854775807 in size: check "
-                "the weights and diffs that go in"
+                "the weights and diffs of the input"
             )
         return pa.array((high << 32) | (low & 0xFFFFFFFF)).cast(self.kind)
 
@@ -247,10 +249,10 @@ class WeightSum(ColumnResult):
 class IntegerAverage(IntegerSum):
     """The average of whole numbers: the nearest double."""
 
-    def of(self, sums: Sums) -> pa.Array:
-        n, found = sums.of(Valid(self.column)), np.zeros(len(sums))
-        quotients.quotients(sums.values, sums.starts[Integers(self.column)], 2, n, 0, found)
-        return pa.array(found, mask=n == 0).cast(self.kind)
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        n, result = sums.components(Valid(self.column)), np.zeros(len(sums))
+        quotients.quotients(sums.values, sums.starts[Integers(self.column)], 2, n, 0, result)
+        return pa.array(result, mask=n == 0).cast(self.kind)
 
 
 @dataclass(frozen=True)
@@ -261,14 +263,14 @@ class DecimalSum(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Decimals(self.column))
 
-    #: Whether a result that does not fit is null, and no error.
+    #: Whether a result that does not fit is null instead of an error.
     lenient: ClassVar[bool] = False
 
-    def of(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         return self._decimals(sums, divide=False, tens=0)
 
-    def _decimals(self, sums: Sums, *, divide: bool, tens: int) -> pa.Array:
-        n, start = sums.of(Valid(self.column)), sums.starts[Decimals(self.column)]
+    def _decimals(self, sums: GroupSums, *, divide: bool, tens: int) -> pa.Array:
+        n, start = sums.components(Valid(self.column)), sums.starts[Decimals(self.column)]
         whole, fits = _rounded(sums, start, 4, n, self.kind, divide=divide, tens=tens)
         if self.lenient and divide:
             # The sum that Spark divides has to fit too.
@@ -282,30 +284,30 @@ class DecimalSum(ColumnResult):
 
 @dataclass(frozen=True)
 class TryDecimalSum(DecimalSum):
-    """The same, and null if it does not fit."""
+    """The sum of decimals, or null if it does not fit."""
 
     lenient = True
 
 
 @dataclass(frozen=True)
 class DecimalAverage(DecimalSum):
-    """The average of decimals: the nearest of the result's scale, ties away from zero.
+    """The average of decimals: the nearest number of the result's scale, ties away from zero.
 
     Parameters
     ----------
     scale : int
-        That of the decimals; at most that of the result.
+        The scale of the decimals; at most the scale of the result.
     """
 
     scale: int
 
-    def of(self, sums: Sums) -> pa.Array:
+    def evaluate(self, sums: GroupSums) -> pa.Array:
         return self._decimals(sums, divide=True, tens=self.kind.scale - self.scale)
 
 
 @dataclass(frozen=True)
 class TryDecimalAverage(DecimalAverage):
-    """The same, and null if it or the sum does not fit."""
+    """The average of decimals, or null if it or the sum does not fit."""
 
     lenient = True
 
@@ -321,19 +323,19 @@ class FloatSum(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Floats(self.column))
 
-    def of(self, sums: Sums) -> pa.Array:
-        n, found = sums.of(Valid(self.column)), np.zeros(len(sums))
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        n, result = sums.components(Valid(self.column)), np.zeros(len(sums))
         by = n if self.average else read_only(np.ones_like(n))
         with np.errstate(all="ignore"):
-            counts = self._divide(sums, by, found)
-            found = with_infinities(found, counts, by)
-        return pa.array(found, mask=n == 0).cast(self.kind)
+            counts = self._divide(sums, by, result)
+            result = with_infinities(result, counts, by)
+        return pa.array(result, mask=n == 0).cast(self.kind)
 
-    def _divide(self, sums: Sums, by: Int64, found: np.ndarray) -> Int64:
-        """Fill in the quotients; the counts of NaN and infinities."""
-        held = Floats(self.column)
-        quotients.float_quotients(sums.reals, sums.starts[held], by, found)
-        return sums.of(held)[:, 2:]
+    def _divide(self, sums: GroupSums, by: Int64, result: np.ndarray) -> Int64:
+        """Write the quotients; returns the counts of NaN and infinities."""
+        accumulator = Floats(self.column)
+        quotients.float_quotients(sums.reals, sums.starts[accumulator], by, result)
+        return sums.components(accumulator)[:, 2:]
 
 
 @dataclass(frozen=True)
@@ -351,10 +353,10 @@ class ExactSum(FloatSum):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), ExactFloats(self.column))
 
-    def _divide(self, sums: Sums, by: Int64, found: np.ndarray) -> Int64:
-        held = ExactFloats(self.column)
-        quotients.quotients(sums.values, sums.starts[held], DIGITS, by, -1074, found)
-        return sums.of(held)[:, DIGITS:]
+    def _divide(self, sums: GroupSums, by: Int64, result: np.ndarray) -> Int64:
+        accumulator = ExactFloats(self.column)
+        quotients.quotients(sums.values, sums.starts[accumulator], DIGITS, by, -1074, result)
+        return sums.components(accumulator)[:, DIGITS:]
 
 
 @dataclass(frozen=True)
@@ -366,12 +368,12 @@ class ExactAverage(ExactSum):
 
 @dataclass(frozen=True)
 class IntegerVariance(ColumnResult):
-    """The variance of whole numbers: the nearest double, or the root of that.
+    """The variance of whole numbers: the nearest double, or the root of the nearest double.
 
     Parameters
     ----------
     ddof : int
-        What it is divided by is the count less this: 0 for the population, 1 for a sample.
+        The divisor is the count minus this: 0 for the population, 1 for a sample.
     root : bool
         Whether the result is the root, the standard deviation.
     """
@@ -383,40 +385,39 @@ class IntegerVariance(ColumnResult):
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Integers(self.column), Squares(self.column))
 
-    def of(self, sums: Sums) -> pa.Array:
-        n = sums.of(Valid(self.column))
+    def evaluate(self, sums: GroupSums) -> pa.Array:
+        n = sums.components(Valid(self.column))
         with np.errstate(all="ignore"):
-            found = self.variances(sums, n)
-            found = np.sqrt(found) if self.root else found
-        return pa.array(found, mask=(n == 0) | (n == self.ddof)).cast(self.kind)
+            result = self.variances(sums, n)
+            result = np.sqrt(result) if self.root else result
+        return pa.array(result, mask=(n == 0) | (n == self.ddof)).cast(self.kind)
 
-    def variances(self, sums: Sums, n: Int64) -> np.ndarray:
-        start, square = (sums.starts[held] for held in self.accumulators[1:])
-        found = np.zeros(len(sums))
-        quotients.variances(sums.values, start, square, n, self.ddof, found)
-        _wide_variances(sums.values, start, square, n, self.ddof, found)
-        return found
+    def variances(self, sums: GroupSums, n: Int64) -> np.ndarray:
+        start, square = (sums.starts[accumulator] for accumulator in self.accumulators[1:])
+        result = np.zeros(len(sums))
+        quotients.variances(sums.values, start, square, n, self.ddof, result)
+        _wide_variances(sums.values, start, square, n, self.ddof, result)
+        return result
 
 
 @dataclass(frozen=True)
 class FloatVariance(IntegerVariance):
     """The variance of doubles, from double-words.
 
-    NaN where a value is not finite or a square overflows; of equal values it may be as much as
-    rounding leaves.
+    NaN if a value is not finite or a square overflows. For equal values it may be a rounding error.
     """
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         return (Valid(self.column), Floats(self.column), FloatSquares(self.column))
 
-    def variances(self, sums: Sums, n: Int64) -> np.ndarray:
-        start, square = (sums.starts[held] for held in self.accumulators[1:])
-        found = np.zeros(len(sums))
-        quotients.float_variances(sums.reals, start, square, n, self.ddof, found)
-        found[(sums.of(Floats(self.column))[:, 2:] != 0).any(axis=1)] = np.nan
-        found[sums.of(FloatSquares(self.column))[:, 2] != 0] = np.nan
-        return found
+    def variances(self, sums: GroupSums, n: Int64) -> np.ndarray:
+        start, square = (sums.starts[accumulator] for accumulator in self.accumulators[1:])
+        result = np.zeros(len(sums))
+        quotients.float_variances(sums.reals, start, square, n, self.ddof, result)
+        result[(sums.components(Floats(self.column))[:, 2:] != 0).any(axis=1)] = np.nan
+        result[sums.components(FloatSquares(self.column))[:, 2] != 0] = np.nan
+        return result
 
 
 def _too_large(kind: pa.DataType) -> DiffOverflowError:
@@ -426,7 +427,7 @@ def _too_large(kind: pa.DataType) -> DiffOverflowError:
 
 
 def _rounded(
-    sums: Sums, start: int, limbs: int, n: Int64, kind: pa.DataType, *, divide: bool, tens: int
+    sums: GroupSums, start: int, limbs: int, n: Int64, kind: pa.DataType, *, divide: bool, tens: int
 ) -> tuple[Int64, np.ndarray]:
     """Low and high 64 bits of the sums, or of their quotients, times a power of ten; and whether
     each fits."""
@@ -437,22 +438,22 @@ def _rounded(
     return out, fits
 
 
-def with_infinities(found: np.ndarray, counts: Int64, by: Int64) -> np.ndarray:
-    """Results corrected for the NaN, the infinities and the minus infinities that were counted."""
+def with_infinities(results: np.ndarray, counts: Int64, by: Int64) -> np.ndarray:
+    """Results corrected by the counts of NaN, infinities and minus infinities."""
     nan, plus, minus = counts[:, 0] != 0, counts[:, 1] != 0, counts[:, 2] != 0
-    found = np.where(plus, np.inf / by, np.where(minus, -np.inf / by, found))
-    return np.where(nan | (plus & minus), np.nan, found)
+    results = np.where(plus, np.inf / by, np.where(minus, -np.inf / by, results))
+    return np.where(nan | (plus & minus), np.nan, results)
 
 
 def _wide_variances(
-    values: Int64, at: int, square: int, n: Int64, ddof: int, found: np.ndarray
+    values: Int64, at: int, square: int, n: Int64, ddof: int, result: np.ndarray
 ) -> None:
-    """As `_variances`, for counts that are too large for it."""
-    # One at a time: a group of two billion rows is rare and makes its one division cheap.
+    """As `quotients.variances`, for counts that are too large for it."""
+    # Row by row: a group of two billion rows is rare, and its cost makes the division negligible.
     for row in np.flatnonzero((n >= LIMIT) | (n <= -LIMIT)):
         total, squares = (
             sum(int(limb) << (32 * k) for k, limb in enumerate(values[row, first : first + limbs]))
             for first, limbs in ((at, 2), (square, 4))
         )
         count = int(n[row])
-        found[row] = (count * squares - total * total) / (count * (count - ddof))
+        result[row] = (count * squares - total * total) / (count * (count - ddof))

@@ -1,10 +1,11 @@
-"""Search in sorted keys: in an array, or from an address in memory on.
+"""Search in sorted keys: in an array, or in memory from an address on.
 
     bounds(keys, x)  =  the first row whose key is not less than x
 
-A search by halves in millions of rows waits for memory some twenty times. Where keys lie evenly, as
-ids and hashes do, a guess is some thousand rows off, one that is made from there a few dozen, and
-the next one is right but for a few: something is fetched three times, and for many keys at once.
+A binary search in millions of rows waits for memory about twenty times. If keys are evenly
+distributed, as ids and hashes are, the first guess is some thousand rows off. A second guess from
+there is a few dozen rows off, and a third one a few. So it waits three times, and it shares the
+waits among many keys.
 Perl, Itai and Avni, "Interpolation search: a log log N search", CACM 1978.
 """
 
@@ -16,9 +17,9 @@ from numba.extending import intrinsic
 
 from pyspark_diff.kernels.jit import inlined, jit
 
-#: So many keys are looked for at once, and each guess is made nearer so many times.
+#: Number of keys that are searched at once, and number of improvements of each guess.
 BLOCK, NEARER = 32, 2
-#: From so many rows for each key on, the next one is not near.
+#: From this number of rows per key on, the next key is not close.
 FAR = 64
 
 
@@ -43,7 +44,7 @@ def _fetch(context, address):  # type: ignore[no-untyped-def]
         ir, byte, number = cgutils.ir, cgutils.voidptr_t, cgutils.int32_t
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         called = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # To be read, to stay as near as can be, and as data.
+        # The prefetch is for reading, with the highest locality, and of data.
         how = [number(0), number(3), number(1)]
         builder.call(called, [builder.inttoptr(arguments[0], byte), *how])
         return context.get_dummy_value()
@@ -53,40 +54,41 @@ def _fetch(context, address):  # type: ignore[no-untyped-def]
 
 @jit
 def fetch(address):  # type: ignore[no-untyped-def]
-    """Have what is at an address come near, and do not wait for it."""
+    """Prefetch the memory at an address, without waiting for it."""
     _fetch(address)  # type: ignore[call-arg]
 
 
 @jit
 def _evenly(address, length, left, x, row):  # type: ignore[no-untyped-def]
-    """Where ``x`` would be, seen from a row, if keys lay evenly from ``left`` on."""
+    """The place of ``x``, extrapolated from a row as if keys were evenly distributed from
+    ``left``."""
     right = length - 1
     low, high = np.float64(word(address + 8 * left)), np.float64(word(address + 8 * right))
     if low >= high:
         return left
     off = (np.float64(x) - np.float64(word(address + 8 * row))) / (high - low)
     off = max(-1.0, min(1.0, off)) * (right - left)
-    found = max(left, min(right, row + np.int64(off)))
-    fetch(address + 8 * found)
-    return found
+    place = max(left, min(right, row + np.int64(off)))
+    fetch(address + 8 * place)
+    return place
 
 
 @jit
 def guess_of(address, length, left, x):  # type: ignore[no-untyped-def]
-    """About where the first row from ``left`` on is whose key is not less than ``x``; what is there
-    is fetched."""
+    """About the first row at or after ``left`` whose key is not less than ``x``; its memory is
+    prefetched."""
     return _evenly(address, length, left, x, left) if left < length else left
 
 
 @jit
 def nearer(address, length, left, x, guess):  # type: ignore[no-untyped-def]
-    """A better guess, made from what is at one; what is there is fetched."""
+    """A better guess, extrapolated from the key at a guess; its memory is prefetched."""
     return _evenly(address, length, left, x, guess) if left < length else left
 
 
 @inlined
 def seek(address, length, left, x, guess):  # type: ignore[no-untyped-def]
-    """First row from ``left`` on whose key is not less than ``x``, which is near a guess."""
+    """First row at or after ``left`` whose key is not less than ``x``; the guess is close to it."""
     if left >= length or word(address + 8 * left) >= x:
         return left
     if word(address + 8 * (length - 1)) < x:
@@ -118,8 +120,8 @@ def seek(address, length, left, x, guess):  # type: ignore[no-untyped-def]
 
 @inlined
 def gallop(keys, at, key, beyond):  # type: ignore[no-untyped-def]
-    """The first row from one on whose key is not less, or greater if it is to lie beyond: near ones
-    are found in few steps."""
+    """The first row at or after ``at`` whose key is not less than ``key``, or greater than it if
+    ``beyond``. Close rows take few steps."""
     step = 1
     low = high = at
     while high < keys.size and (keys[high] < key or (beyond and keys[high] == key)):
@@ -138,7 +140,7 @@ def gallop(keys, at, key, beyond):  # type: ignore[no-untyped-def]
 
 @jit
 def bounds(needles, hay):  # type: ignore[no-untyped-def]
-    """For each needle (ordered) the first row of ``hay`` (ordered) that is not less."""
+    """For each needle (ordered) the first row of ``hay`` (ordered) that is not less than it."""
     low = np.empty(needles.size, np.int64)
     n, at = hay.size, 0
     if n < FAR * needles.size:

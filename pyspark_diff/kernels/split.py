@@ -1,6 +1,6 @@
 """Consolidation and splitting of updates by bucket, before they are shuffled.
 
-For the rows ``R`` of a task and the parts that `split` makes of them::
+For the rows ``R`` of a task and the parts that `split` yields::
 
     accumulate(R, t) = sum(accumulate(part, t) for part in parts)
     every record of the part of bucket b hashes to b
@@ -19,7 +19,7 @@ from pyspark_diff.kernels.updates import Int64, Updates
 
 
 def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
-    """Consolidated updates of each bucket that has any.
+    """Consolidated updates of each bucket with updates.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int,
 
 
 def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
-    """As `split`, without consolidation: rows of a bucket stay in the order in which they come."""
+    """As `split`, without consolidation: rows of a bucket keep their order."""
     if not len(rows):
         return
     if buckets == 1:
@@ -63,16 +63,16 @@ def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int
 def places(
     rows: Updates, layout: Layout, buckets: int
 ) -> tuple[Int64, list[tuple[int, int, int]]]:
-    """Numbers of rows in order of their buckets, else as they come; and for each bucket that has
-    any where its rows begin and end among them."""
+    """Numbers of rows in order of their buckets, and in their own order inside a bucket; and for
+    each bucket with rows the begin and the end of its rows among them."""
     # A counting sort, as there are few buckets.
     order, stops = _by_bucket(layout.buckets(rows, buckets), buckets)
-    found, start = [], 0
+    ranges, start = [], 0
     for bucket, stop in enumerate(stops.tolist()):
         if stop > start:
-            found.append((bucket, start, stop))
+            ranges.append((bucket, start, stop))
             start = stop
-    return order, found
+    return order, ranges
 
 
 @kernel("int32[:], int64")

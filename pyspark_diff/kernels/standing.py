@@ -1,12 +1,12 @@
-"""What stands at a time: the records of a collection, each with its multiplicity.
+"""The snapshot at a time: the records of a collection, each with its multiplicity.
 
-For batches of updates ``B``, each consolidated and in the order of its records, all that
-``standing(B, t)`` gives holds together::
+For batches of updates ``B``, each consolidated and in the order of its records, all outputs of
+``snapshot(B, t)`` together are::
 
     S[record] = sum(diff for b in B for (record, s, diff) in b if s <= t),   without zeros
 
-A small batch beside a large one costs what the small one costs: of the large one only the keys are
-looked at that are in both.
+A small batch together with a large one costs as much as the small one: only the common keys of the
+large batch are compared.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 
-#: So many rows are held at once, where there is more than one batch.
+#: Number of rows that are processed at once if there are several batches.
 PIECE_ROWS = 1 << 23
-#: Above this a sum of diffs might leave 64 bits.
+#: Above this a sum of diffs may leave 64 bits.
 _SAFE = 2.0**62
 
 
-def standing(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
-    """The records at a time, their times all zero; no record is in two of what it gives.
+def snapshot(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
+    """The records at a time, with all times zero; no record is in two outputs.
 
     Parameters
     ----------
@@ -42,29 +42,29 @@ def standing(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
     --------
     >>> a = Updates(np.array([3, 5]), None, 0, 1)
     >>> b = Updates(np.array([3, 5]), None, np.array([4, 6]), np.array([-1, 1]))
-    >>> [(s.key64.tolist(), s.diffs().tolist()) for s in standing([a, b], 4)]
+    >>> [(s.key64.tolist(), s.diffs().tolist()) for s in snapshot([a, b], 4)]
     [([5], [1])]
     """
-    held = [updates for updates in batches if len(updates)]
-    if len(held) == 1:
-        yield _of_one(held[0], time)
+    parts = [updates for updates in batches if len(updates)]
+    if len(parts) == 1:
+        yield _of_one(parts[0], time)
         return
-    for keys in ranges(held, [], fitting(held, PIECE_ROWS)) if held else ():
-        yield from _of_several([_until(updates_between(updates, keys), time) for updates in held])
+    for keys in ranges(parts, [], fitting(parts, PIECE_ROWS)) if parts else ():
+        yield from _of_several([_until(updates_between(updates, keys), time) for updates in parts])
 
 
-def each_as_often(counts: Int64, most: int) -> Iterator[Int64]:
-    """Places of records, each as often as it stands, and never more than so many of them at once.
+def repeated_places(counts: Int64, most: int) -> Iterator[Int64]:
+    """Places of records, each repeated by its count, in arrays of at most ``most`` places.
 
     Parameters
     ----------
     counts : array of int64
-        Of each record, none of them negative.
+        The count of each record; none is negative.
     most : int
 
     Examples
     --------
-    >>> [places.tolist() for places in each_as_often(np.array([2, 0, 3]), 4)]
+    >>> [places.tolist() for places in repeated_places(np.array([2, 0, 3]), 4)]
     [[0, 0, 2, 2], [2]]
     """
     until = np.cumsum(counts)
@@ -75,7 +75,7 @@ def each_as_often(counts: Int64, most: int) -> Iterator[Int64]:
 
 
 def _until(updates: Updates, time: int) -> Updates:
-    """Those at times up to this."""
+    """The updates up to a time."""
     if not isinstance(updates.time, np.ndarray):
         return updates if updates.time <= time else updates.between(0, 0)
     early = updates.time <= time
@@ -83,7 +83,7 @@ def _until(updates: Updates, time: int) -> Updates:
 
 
 def _of_one(updates: Updates, time: int) -> Updates:
-    """Records stand together already: there is nothing to sort."""
+    """The records of one batch: equal records are adjacent already, so there is no sort."""
     rows = _until(updates, time)
     if isinstance(rows.coordinate, np.ndarray):
         return consolidate(rows.placed(0).at(0, rows.diff)).updates
@@ -94,7 +94,7 @@ def _of_one(updates: Updates, time: int) -> Updates:
         return rows.at(0, rows.diff)
     diffs = rows.diffs()
     if np.abs(diffs.astype(np.float64)).sum() >= _SAFE:
-        return consolidate(rows.at(0, diffs)).updates  # which looks at each sum
+        return consolidate(rows.at(0, diffs)).updates  # which checks each sum
     sums = np.add.reduceat(diffs, starts)
     there = np.flatnonzero(sums)
     return rows.take(starts[there]).at(0, sums[there])
@@ -117,7 +117,8 @@ def _still(updates: Updates) -> Updates:
 
 
 def _touched(large: Updates, small: Updates) -> np.ndarray | None:
-    """Which rows of a large batch have a key of a small one; None if that is no help."""
+    """The rows of a large batch that have a key of a small one; None if the small one is too
+    large."""
     if 4 * len(small) > len(large):
         return None
     keys = np.unique(small.key64)
@@ -125,7 +126,7 @@ def _touched(large: Updates, small: Updates) -> np.ndarray | None:
     first = np.searchsorted(large.key64, keys, side="left")
     last = np.searchsorted(large.key64, keys, side="right")
     there = first < last
-    # Ranges of different keys do not meet but at their ends.
+    # Ranges of different keys share at most their ends.
     np.add.at(marks, first[there], 1)
     np.add.at(marks, last[there], -1)
     return np.cumsum(marks[:-1], dtype=np.int8).astype(bool)

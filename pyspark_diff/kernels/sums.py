@@ -1,10 +1,10 @@
-"""Sums of diffs by 64-bit codes: what consolidation comes down to.
+"""Sums of diffs by 64-bit codes: the core of consolidation.
 
 For codes ``c`` and diffs ``d``::
 
     sum_by_code(c, d)[k] = sum(d[i] for c[i] == k)        ordered by k, without zeros
 
-in a table where codes are dense, else by sorting, with as few passes over memory as will do.
+in a table if codes are dense, else by sorting, with as few passes over memory as possible.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def sum_by_code_and_time(
         return code, first, total
     bits = reach.bit_length()
     if key.size >= PARTITIONED:
-        found = _sum_partitioned(key, low, span, time, first, reach, diff)
-        if found is not None:
-            return found
+        sums = _sum_partitioned(key, low, span, time, first, reach, diff)
+        if sums is not None:
+            return sums
     if span.bit_length() + bits > 62:
-        # Ranks of both always fit: fewer than 2^31 rows reach one kernel call.
+        # Ranks of both always fit: one kernel call has fewer than 2^31 rows.
         keys, key_rank = ranked(key)
         times, time_rank = ranked(time)
         ranks, rank_time, total = sum_by_code_and_time(
@@ -53,11 +53,11 @@ def sum_by_code_and_time(
 def _sum_partitioned(
     key: Int64, low: int, span: int, time: Int64, first: int, reach: int, diff: PerRow
 ) -> tuple[Int64, Int64, Int64] | None:
-    """Sums by (key, time), or None where the ranges are too wide.
+    """Sums by (key, time), or None if the ranges are too wide.
 
-    The upper bits of the key tell a row's partition, all other bits and the diff make one integer:
-    so more than 64 bits are sorted by plain sorts, each of which stays in the processor's cache
-    (20 million rows of 72 bits: 1 s, where ranking and sorting took 15 s).
+    The upper bits of the key are a row's partition, and all other bits and the diff form one
+    integer. So plain sorts process more than 64 bits, and each sort stays in the processor's cache
+    (20 million rows of 72 bits: 1 s, while ranking and sorting took 15 s).
     """
     low_diff, high_diff = int(np.min(diff)), int(np.max(diff))
     if max(abs(low_diff), abs(high_diff)) * key.size >= 2**63:
@@ -90,25 +90,25 @@ def sum_parts(
 ) -> tuple[Int64, Int64 | None, PerRow, PerRow] | None:
     """Sums by (key, value, time), ordered by these, of rows in several parts.
 
-    As `_sum_partitioned`, from columns as they are: one integer for each row is all that is made
-    between them and the sums, and for keys without values at one time not even that. The list is
-    emptied when that has been made: where nobody else has the parts, the sums need no room beside
-    them.
+    As `_sum_partitioned`, directly from columns: the only intermediate is one integer for each row,
+    and for keys without values at one time there is none. The list is emptied after the integers
+    are complete: if no other variable refers to the parts, the sums reuse their memory.
 
     Parameters
     ----------
     parts : list of (ndarray, ndarray or None, ndarray or int, ndarray or int)
-        Keys, values, times and diffs; some in all, and values in all parts or in none.
+        Keys, values, times and diffs; there are rows, and values in all parts or in none.
 
     Returns
     -------
     tuple of keys, values, times and diffs, or None
-        None where ranges are too wide, or so narrow that a table is better, and nothing is emptied.
+        None if ranges are too wide, or so narrow that a table is better. Then the list is not
+        emptied.
 
     Examples
     --------
-    >>> found = sum_parts([(np.array([2, 1]), np.array([9 << 40, 5]), 0, 1)])
-    >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in found]
+    >>> sums = sum_parts([(np.array([2, 1]), np.array([9 << 40, 5]), 0, 1)])
+    >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in sums]
     [[1, 2], [5, 9895604649984], 0, 1]
     """
     if parts[0][1] is None:
@@ -141,14 +141,14 @@ def sum_parts(
     keys, values = np.empty(count, np.int64), np.empty(count, np.int64)
     times = np.empty(count if bits[2] else 0, np.int64)
     diffs = np.empty(count, np.int64)
-    alike = _unpack_pairs(packed, stops, widths, shift, keys, values, times, diffs)
-    return keys, values, times if bits[2] else lows[2], int(diffs[0]) if alike and count else diffs
+    equal = _unpack_pairs(packed, stops, widths, shift, keys, values, times, diffs)
+    return keys, values, times if bits[2] else lows[2], int(diffs[0]) if equal and count else diffs
 
 
 def _sum_keys(
     parts: list[tuple[Int64, Int64 | None, PerRow, PerRow]]
 ) -> tuple[Int64, None, PerRow, Int64] | None:
-    """The same of keys without values, where all times are one and a table has room."""
+    """As `sum_parts`, for keys without values, if all times are equal and a table has room."""
     rows = sum(part[0].size for part in parts)
     low, high = _bounds([key for key, _, _, _ in parts])
     first, last = _bounds([time for _, _, time, _ in parts])
@@ -159,7 +159,7 @@ def _sum_keys(
     for key, _, _, diff in parts:
         _tally_diffs(key, low, diff if isinstance(diff, np.ndarray) else np.array([diff]), sums)
     parts.clear()
-    keys, totals = _standing(sums, low, 1)
+    keys, totals = _nonzero(sums, low, 1)
     return keys, None, first, totals
 
 
@@ -180,7 +180,7 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
     low, span : int
         Bounds of the codes.
     diff : ndarray of int64, shape (n,), or int
-        One diff for each row, or the diff of all of them.
+        One diff for each row, or one diff for all rows.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
         if span < DENSE * rows:
             table = np.zeros(span + 1, dtype=np.int32)
             _tally(code, low, table)
-            return _standing(table, low, diff)
+            return _nonzero(table, low, diff)
         ordered = _sorted(code, low, span)
         starts = starts_of(ordered)
         return ordered[starts], np.diff(starts, append=rows) * diff
@@ -206,10 +206,10 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
     if span < DENSE * rows:
         sums = np.zeros(span + 1, dtype=np.int64)
         _tally_diffs(code, low, diff, sums)
-        return _standing(sums, low, 1)
+        return _nonzero(sums, low, 1)
     bits = (high_diff - low_diff).bit_length()
     if span.bit_length() + bits <= 62:
-        # With the diff in the low bits one plain sort does all: no index, no second read.
+        # With the diff in the low bits, one plain sort is enough: no index, and no second read.
         packed = ((code - low) << bits) | (diff - low_diff)
         packed = _sorted(packed, 0, (span << bits) | ((1 << bits) - 1))
         ordered, weights = (packed >> bits) + low, (packed & ((1 << bits) - 1)) + low_diff
@@ -221,15 +221,16 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
         totals, codes = weights, ordered
     else:
         totals, codes = np.add.reduceat(weights, starts), ordered[starts]
-    kept = totals != 0
-    return (codes, totals) if kept.all() else (codes[kept], totals[kept])
+    nonzero = totals != 0
+    return (codes, totals) if nonzero.all() else (codes[nonzero], totals[nonzero])
 
 
 def _sorted(code: Int64, low: int, span: int) -> Int64:
-    """Codes in ``[low, low + span]`` in order: by their upper bits first, then each of these parts.
+    """Codes in ``[low, low + span]`` in order: partitioned by their upper bits, then sorted by
+    part.
 
-    Parts of some hundred rows are sorted within the cache of a processor (measured, 8 million rows:
-    20 ns a row, where one sort takes 65).
+    Parts of some hundred rows are sorted inside of the cache of a processor (measured, 8 million
+    rows: 20 ns a row, while a single sort takes 65).
     """
     upper = min(_upper_bits(code.size), span.bit_length())
     if upper < 3:
@@ -244,12 +245,14 @@ def _sorted(code: Int64, low: int, span: int) -> Int64:
 
 
 def _upper_bits(rows: int) -> int:
-    """By how many bits so many rows are best partitioned before they are sorted."""
+    """The best number of bits for a partition of rows before they are sorted."""
     return max(0, min(rows.bit_length() - 9, 13))
 
 
 def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:
-    """As `sum_by_code` for diffs so large that a sum may leave 64 bits: halves are summed apart."""
+    """As `sum_by_code` for diffs so large that a sum may leave 64 bits: halves are summed
+    separately.
+    """
     order = np.argsort(code, kind="stable")
     ordered, weights = code[order], diff[order]
     starts = starts_of(ordered)
@@ -258,11 +261,11 @@ def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:
     if ((high > 2**31 - 1) | (high < -(2**31))).any():
         raise DiffOverflowError(
             "a sum of diffs leaves the range of 64-bit integers; the updates of one record at one "
-            "time add up to more than 9223372036854775807 in size: check the diffs that go in"
+            "time add up to more than 9223372036854775807 in size: check the diffs of the input"
         )
     sums = (high << 32) | (low & 0xFFFFFFFF)
-    kept = sums != 0
-    return ordered[starts][kept], sums[kept]
+    nonzero = sums != 0
+    return ordered[starts][nonzero], sums[nonzero]
 
 
 @kernel("int64[:]-, int64, int32[:]")
@@ -273,7 +276,7 @@ def _tally(code, low, table):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, int64, int64[:]-, int64[:]")
 def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
-    each = -(diff.size > 1)  # one may stand for all
+    each = -(diff.size > 1)  # one diff may be shared by all
     for i in range(code.size):
         table[code[i] - low] += diff[i & each]
 
@@ -281,7 +284,7 @@ def _tally_diffs(code, low, diff, table):  # type: ignore[no-untyped-def]
 @kernel("int64[:]-, int64, int64, int64")
 def _scattered(code, low, shift, parts):  # type: ignore[no-untyped-def]
     at = np.zeros(parts, np.int64)
-    # As in `_partition`: codes may lie farther apart than a signed difference tells.
+    # As in `_partition`: the distance of codes may exceed a signed difference.
     number = (np.int64(1) << (64 - shift)) - 1 if shift else np.int64(-1)
     for i in range(code.size):
         at[((code[i] - low) >> shift) & number] += 1
@@ -295,14 +298,14 @@ def _scattered(code, low, shift, parts):  # type: ignore[no-untyped-def]
 
 
 @kernel("int32[:]-, int64, int64", "int64[:]-, int64, int64")
-def _standing(table, low, times):  # type: ignore[no-untyped-def]
-    """The codes of what is not zero in a table, and so many times that."""
+def _nonzero(table, low, times):  # type: ignore[no-untyped-def]
+    """The codes with nonzero entries in a table, and these entries times ``times``."""
     count = 0
     for i in range(table.size):
         count += table[i] != 0
     codes, sums = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
     n = 0
-    # Written in any case: whether there is anything is as good as random, and a branch costs more.
+    # Rows are written in any case: zeros are as good as random, and a branch costs more.
     for i in range(table.size):
         codes[n] = low + i
         sums[n] = table[i] * times
@@ -315,7 +318,7 @@ def _partition(  # type: ignore[no-untyped-def]
     key, low, shift, time, first, time_bits, diff, low_diff, diff_bits, parts
 ):
     at = np.zeros(parts, np.int64)
-    # Keys may lie farther apart than a signed difference tells: without its sign it is right.
+    # The distance of keys may exceed a signed difference: without the sign it is correct.
     number = (np.int64(1) << (64 - shift)) - 1 if shift else np.int64(-1)
     for i in range(key.size):
         at[((key[i] - low) >> shift) & number] += 1
@@ -329,12 +332,12 @@ def _partition(  # type: ignore[no-untyped-def]
             ((((code & mask) << time_bits) | (time[i] - first)) << diff_bits) | (diff[i] - low_diff)
         )
         at[p] += 1
-    return rows, at  # where each partition ends, now that it is filled
+    return rows, at  # `at` now has the end of each partition
 
 
 @inlined
 def _run(rows, i, stop, diff_bits, low_diff):  # type: ignore[no-untyped-def]
-    """Where the next run of rows that differ in their diffs alone ends, their code and the sum."""
+    """The end of the next run of rows that differ in their diffs only, its code, and its sum."""
     mask = (np.int64(1) << diff_bits) - 1
     same = rows[i] >> diff_bits
     total = 0
@@ -346,7 +349,7 @@ def _run(rows, i, stop, diff_bits, low_diff):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:], int64[:], int64, int64")
 def _sum_runs(rows, stops, diff_bits, low_diff):  # type: ignore[no-untyped-def]
-    """How many (key, time) have a sum that is not zero."""
+    """The number of (key, time) with a nonzero sum."""
     count = 0
     begin = 0
     for p in range(stops.size):
@@ -392,7 +395,7 @@ def _tally_pairs(key, value, widths, shift, counts):  # type: ignore[no-untyped-
 def _pack_pairs(key, value, time, diff, widths, shift, at, rows):  # type: ignore[no-untyped-def]
     bits, time_bits, diff_bits = widths[1], widths[2], widths[3]
     low, value_low, first, diff_low = widths[4], widths[5], widths[6], widths[7]
-    times, diffs = -(time.size > 1), -(diff.size > 1)  # one value may stand for all
+    times, diffs = -(time.size > 1), -(diff.size > 1)  # one value may be shared by all
     mask = (np.int64(1) << shift) - 1
     for i in range(key.size):
         code = ((key[i] - low) << bits) | (value[i] - value_low)
@@ -408,14 +411,14 @@ def _pack_pairs(key, value, time, diff, widths, shift, at, rows):  # type: ignor
 def _unpack_pairs(  # type: ignore[no-untyped-def]
     rows, stops, widths, shift, keys, values, times, sums
 ):
-    """Write the sums that are not zero; gives whether they are all the same."""
+    """Write the nonzero sums; returns whether all are equal."""
     bits, time_bits, diff_bits = widths[1], widths[2], widths[3]
     low, value_low, first, diff_low = widths[4], widths[5], widths[6], widths[7]
     value_mask = (np.int64(1) << bits) - 1
     time_mask = (np.int64(1) << time_bits) - 1
     n = 0
     begin = 0
-    alike = True
+    same_sum = True
     for p in range(stops.size):
         i = begin
         while i < stops[p]:
@@ -427,7 +430,7 @@ def _unpack_pairs(  # type: ignore[no-untyped-def]
                 if times.size:
                     times[n] = (same & time_mask) + first
                 sums[n] = total
-                alike = alike and total == sums[0]
+                same_sum = same_sum and total == sums[0]
                 n += 1
         begin = stops[p]
-    return alike
+    return same_sum

@@ -1,7 +1,7 @@
-"""The compiled loops that sum the values of rows: what `pyspark_diff.kernels.accumulators` runs.
+"""The compiled loops that sum the values of rows, for `pyspark_diff.kernels.accumulators`.
 
-For rows ``(x, g, d)`` of a value, a group and a diff, each adds ``f(x) * d`` to the components of
-``g``, where ``f`` is a function of its own from a value to a few components.
+For rows ``(x, g, d)`` of a value, a group and a diff, each loop adds ``f(x) * d`` to the components
+of ``g``. The function ``f`` of a loop maps a value to a few components.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pyspark_diff.kernels.jit import inlined, kernel
 #: Digits of 32 bits from 2**-1074, the smallest double, up to 2**1024.
 DIGITS = 66
 
-# Each takes the values and their validity (of length zero where no row is null), group and diff of
-# each row (with step 0 the one diff of all), the table, the same memory as float64 and its first
-# component there; and returns the status for `diff_vectors.check`.
+# The arguments are the values and their validity (of length zero if no row is null), and the group
+# and diff of each row (with step 0 one diff for all). Then the table, the same memory as float64,
+# and the first component in it. The result is the status for `diff_vectors.check`.
 
 #: Limbs are below 2**32 in size, so products with smaller diffs than this fit in 64 bits.
 LIMIT = 1 << 31
@@ -30,7 +30,7 @@ LOW = 0xFFFFFFFF
 def _add(table, row, at, more):  # type: ignore[no-untyped-def]
     """Add to a counter; negative if it wrapped."""
     old = table[row, at]
-    # Without signs, as a check of signed sums may be taken away (see `kernels.overflow`).
+    # Unsigned, since the compiler may remove a check of signed sums (see `kernels.overflow`).
     new = np.int64(np.uint64(old) + np.uint64(more))
     table[row, at] = new
     return (old ^ new) & (more ^ new)
@@ -88,7 +88,7 @@ def tally_square(  # type: ignore[no-untyped-def]
             d, g = diff[i * step], group[i]
             if d >= LIMIT or d <= -LIMIT:
                 return MULTIPLICITY
-            # Also -2**63 has its absolute value as an unsigned number.
+            # The absolute value of -2**63 is correct as an unsigned number.
             x = np.uint64(abs(values[i]))
             low, high = x & mask, x >> half
             first, cross = low * low, np.uint64(2) * high * low
@@ -158,7 +158,7 @@ def tally_exact(  # type: ignore[no-untyped-def]
             if exponent:
                 fraction |= 1 << 52
                 exponent -= 1
-            # Digits of the absolute value: then x and -x cancel, too.
+            # Digits of the absolute value: so x and -x cancel too.
             d = -d if bits < 0 else d
             first, shift = at + (exponent >> 5), exponent & 31
             low = (fraction & LOW) << shift
@@ -172,14 +172,14 @@ def tally_exact(  # type: ignore[no-untyped-def]
 
 @kernel("int64[:]-, bool[:]-, int64[:]-, int64[:]-, int64, int64[:,:], float64[:,:], int64")
 def tally_bits(values, valid, group, diff, step, table, reals, at):  # type: ignore[no-untyped-def]
-    wrapped, one, zero = 0, np.uint64(1), np.uint64(0)
+    wrapped, unit, zero = 0, np.uint64(1), np.uint64(0)
     for i in range(group.size):
         if valid.size == 0 or valid[i]:
             d, g, bits, k = diff[i * step], group[i], np.uint64(values[i]), at
             while bits != zero:
-                if bits & one:
+                if bits & unit:
                     wrapped |= _add(table, g, k, d)
-                bits >>= one
+                bits >>= unit
                 k += 1
     return COUNTER_OVERFLOW if wrapped < 0 else 0
 

@@ -1,8 +1,8 @@
-"""Rows in order of their times: in one pass where times lie close together.
+"""Rows in order of their times: in one pass if times are close together.
 
-For times ``t`` and ``places = in_time_order(t)``, which are those of the rows::
+For times ``t`` and the places ``places = in_time_order(t)`` of the rows::
 
-    put(t, places) ascends;   rows of one time stay as they are
+    rearranged(t, places) ascends;   rows of one time keep their order
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_diff.kernels.updates import Int64
 
 
 def in_time_order(times: Int64) -> Int64 | None:
-    """Where each row goes in order of their times.
+    """The place of each row in the order of their times.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def in_time_order(times: Int64) -> Int64 | None:
     Returns
     -------
     ndarray of int64, or None
-        None where they are in order.
+        None if the rows are in order.
 
     Examples
     --------
@@ -42,12 +42,12 @@ def in_time_order(times: Int64) -> Int64 | None:
     return places
 
 
-def put(column: pa.ChunkedArray, places: Int64) -> pa.Array:
-    """A column with each row in its place.
+def rearranged(column: pa.ChunkedArray, places: Int64) -> pa.Array:
+    """A column with each row at its place.
 
     Examples
     --------
-    >>> put(pa.chunked_array([[1, 2], [3]]), np.array([2, 0, 1])).to_pylist()
+    >>> rearranged(pa.chunked_array([[1, 2], [3]]), np.array([2, 0, 1])).to_pylist()
     [2, 3, 1]
     """
     kind = column.type
@@ -55,19 +55,19 @@ def put(column: pa.ChunkedArray, places: Int64) -> pa.Array:
         order = np.empty(places.size, np.int64)
         order[places] = np.arange(places.size)
         return column.combine_chunks().take(pa.array(order))
-    # Chunk by chunk: no copy of all of them is made first, to be moved then.
-    found = np.empty(places.size, np.int64)
+    # Chunk by chunk: without a copy of all chunks.
+    out = np.empty(places.size, np.int64)
     start = 0
     for chunk in column.chunks:
-        _put(chunk.view(pa.int64()).to_numpy(), places[start:start + len(chunk)], found)
+        _scatter(chunk.view(pa.int64()).to_numpy(), places[start:start + len(chunk)], out)
         start += len(chunk)
-    return pa.array(found).view(kind)
+    return pa.array(out).view(kind)
 
 
 @kernel("int64[:]-, int64[:]-, int64[:]")
-def _put(values, places, found):  # type: ignore[no-untyped-def]
+def _scatter(values, places, out):  # type: ignore[no-untyped-def]
     for i in range(values.size):
-        found[places[i]] = values[i]
+        out[places[i]] = values[i]
 
 
 @kernel("int64[:]-, int64, int64")

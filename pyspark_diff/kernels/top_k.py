@@ -1,12 +1,12 @@
-"""The first k records of each touched key, found without reading the others.
+"""The first k records of each touched key, without a read of all other records.
 
 For the input ``I``, every key and every time ``t``::
 
     accumulate(top_k(I), t)  =  the first k places of accumulate(I, t)
 
-where a record that is there ``c > 0`` times takes ``c`` places, in the order of the values, and one
-with ``c <= 0`` takes none. Batches hold the rows of a key in that order, so its first records are
-among the first rows of its range in each of them.
+A record with a count ``c > 0`` takes ``c`` places, in the order of the values, and a record with
+``c <= 0`` takes none. Batches have the rows of a key in that order, so its first records are among
+the first rows of its range in each of them.
 """
 
 from __future__ import annotations
@@ -55,26 +55,27 @@ def top_k(
     ordering : Ordering
         Order of the value's columns. Values that are only ``val64`` are in ascending order.
     by : int
-        For ranks: records equal in so many columns, the first ones, tie.
+        For ranks: records that are equal in this number of first columns tie.
     mode : {"rows", "row_number", "rank", "dense_rank"}
-        The first k places, the last record being cut; or each of these places with its number; or
-        all records with a rank of at most k, the rank being 1 + the places of better records, or of
-        dense ranks 1 + the number of different ones.
+        The first k places, with the last record cut; or each of these places with its number;
+        or all records with a rank of at most k. The rank is 1 + the places of better records,
+        and the dense rank is 1 + the number of different better records.
     from_back : bool
-        Whether the last in order count as the first.
+        Whether the last records in order count as the first.
     window : int
-        How many rows to read at once beyond those that are surely needed.
+        Number of rows to read in one round beyond the rows that are certainly needed.
     limit : Limit or None
         In a loop, the coordinates whose rows count.
 
     Returns
     -------
     updates : Updates
-        Consolidated, together with `numbers`; ordered by key, then the best first, then by time.
+        Consolidated, together with `numbers`; ordered by key, then the best record first, then by
+        time.
     numbers : ndarray of int64, or None
         For each row its row number or rank.
     read : int
-        Number of old rows that were read; a row that was read twice counts twice.
+        Number of old rows read; a row that was read twice counts twice.
 
     Raises
     ------
@@ -86,8 +87,8 @@ def top_k(
     >>> from pyspark_diff.kernels.consolidate import consolidate
     >>> old = Updates(np.array([1, 1, 1]), None, 0, 1, np.array([10, 20, 30]))
     >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([10])))
-    >>> found, _, read = top_k([old], new, 2, ((False, False),), by=1, mode="rows")
-    >>> found.val64.tolist(), found.diff.tolist(), found.time, read
+    >>> first, _, read = top_k([old], new, 2, ((False, False),), by=1, mode="rows")
+    >>> first.val64.tolist(), first.diff.tolist(), first.time, read
     ([10, 30], [-1, 1], 5, 3)
     """
     if mode not in ranking.MODES or not 0 <= k < 2**31:
@@ -97,12 +98,12 @@ def top_k(
     if len(new.updates) and k:
         keys = distinct_keys(new)
         step = _Step(old, new, keys, np.arange(len(keys)), ordering, limit)
-        which = _Which(k, by, ranking.MODES[mode], from_back)
-        for found in step.rounds(which, window):
-            out, times = found.changes, new.updates.time
-            rows = found.first[out[:, 0]]
-            of_key = found.active[found.owner[rows]]
-            key, value = keys.take(of_key), found.pool.take(rows)
+        which = _Search(k, by, ranking.MODES[mode], from_back)
+        for result in step.rounds(which, window):
+            out, times = result.changes, new.updates.time
+            rows = result.first[out[:, 0]]
+            of_key = result.active[result.owner[rows]]
+            key, value = keys.take(of_key), result.pool.take(rows)
             if isinstance(times, np.ndarray):
                 times = out[:, 1].copy()
             pieces.append(Updates(
@@ -111,7 +112,7 @@ def top_k(
             ))
             numbers.append(out[:, 3].copy())
             owners.append(of_key)
-            read += found.read
+            read += result.read
     updates, number = concat(pieces) if pieces else empty(), np.concatenate(numbers)
     if len(pieces) > 1 and len(updates):
         order = np.argsort(np.concatenate(owners), kind="stable")
@@ -119,17 +120,17 @@ def top_k(
     return updates, None if mode == "rows" else number, read
 
 
-class Firsts:
+class FirstValues:
     """The first and the last values of some keys, before some new updates and at their times.
 
     Parameters
     ----------
     keys : Updates
-        Distinct keys in order: those of the new updates, and maybe others.
+        Distinct keys in order: those of the new updates, and possibly others.
     place : ndarray of int64
-        For each key of the new updates which one of them it is.
+        For each key of the new updates its index in ``keys``.
     old, new, ordering, limit
-        As of `top_k`.
+        As in `top_k`.
 
     Examples
     --------
@@ -137,8 +138,8 @@ class Firsts:
     >>> old = Updates(np.array([1, 1, 2]), None, 0, 1, np.array([10, 20, 30]))
     >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([10])))
     >>> keys = Updates(np.array([1, 2]), None, 0, 1)
-    >>> firsts = Firsts(keys, np.array([0]), [old], new, ((False, False),))
-    >>> values, before, key, time, diff, row, read = firsts.of()
+    >>> firsts = FirstValues(keys, np.array([0]), [old], new, ((False, False),))
+    >>> values, before, key, time, diff, row, read = firsts.changes()
     >>> values.key64[before].tolist(), key.tolist(), diff.tolist(), values.key64[row].tolist()
     ([10, 30], [0, 0], [-1, 1], [10, 20])
     """
@@ -149,10 +150,10 @@ class Firsts:
     ):
         self._step = _Step(old, new, keys, place, ordering, limit)
 
-    def of(
+    def changes(
         self, *, from_back: bool = False, window: int = 16
     ) -> tuple[Updates, Int64, Int64, Int64, Int64, Int64, int]:
-        """What comes first, or last.
+        """The first values, or the last ones, and their changes.
 
         Returns
         -------
@@ -161,8 +162,8 @@ class Firsts:
         before : ndarray of int64, shape (keys,)
             The first value of each key before the new updates, -1 for none.
         key, time, diff, row : ndarray of int64
-            Where another one comes first: of which key and when, with -1 what goes and with 1 what
-            comes.
+            The changes of first values: the key, the time, and -1 for the old value or 1 for
+            the new one.
         read : int
             Number of old rows that were read.
         """
@@ -170,22 +171,22 @@ class Firsts:
         before = np.full(len(step.keys), -1)
         changed, pools = [(none, none, none, none)], []
         at = read = 0
-        for found in step.rounds(_Which(1, 0, ranking.MODES["rows"], from_back), window):
-            candidate = _standing(found.bounds, found.stops, found.base)
+        for result in step.rounds(_Search(1, 0, ranking.MODES["rows"], from_back), window):
+            candidate = _first_present(result.bounds, result.stops, result.base)
             there = np.flatnonzero(candidate >= 0)
-            before[found.active[there]] = at + found.first[candidate[there]]
-            row = found.first[found.changes[:, 0]]
-            key = found.active[found.owner[row]]
-            changed.append((key, found.changes[:, 1], found.changes[:, 2], at + row))
-            pools.append(found.pool)
-            at += len(found.pool)
-            read += found.read
+            before[result.active[there]] = at + result.first[candidate[there]]
+            row = result.first[result.changes[:, 0]]
+            key = result.active[result.owner[row]]
+            changed.append((key, result.changes[:, 1], result.changes[:, 2], at + row))
+            pools.append(result.pool)
+            at += len(result.pool)
+            read += result.read
         key, time, diff, row = (np.concatenate(parts) for parts in zip(*changed))
         return concat(pools), before, key, time, diff, row, read
 
 
-class _Which(NamedTuple):
-    """What is looked for: see `top_k`."""
+class _Search(NamedTuple):
+    """The parameters of a search: see `top_k`."""
 
     k: int
     by: int
@@ -193,19 +194,18 @@ class _Which(NamedTuple):
     from_back: bool
 
 
-class _Found(NamedTuple):
-    """What was found of some keys.
+class _Round(NamedTuple):
+    """The result of one round of a search for some keys.
 
-    Candidates are distinct values of a key: ``bounds[g]`` to ``bounds[g + 1]`` those of key
-    ``active[g]``. Of what comes at ``stops[g]`` or later nothing is known; where that is -1, of
-    nothing.
+    Candidates are distinct values of a key: ``bounds[g]`` to ``bounds[g + 1]`` are those of key
+    ``active[g]``. Candidates from ``stops[g]`` on are not known; -1 means that none is known.
     """
 
     active: Int64
-    #: The values of rows that were read, and the place among the active keys of each.
+    #: The values of rows that were read, and the place of each row's key among the active keys.
     pool: Updates
     owner: Int64
-    #: Of each candidate a row, and the sum of old diffs.
+    #: A row of each candidate, and the sum of its old diffs.
     first: Int64
     base: Int64
     bounds: Int64
@@ -216,53 +216,54 @@ class _Found(NamedTuple):
 
 
 class _Step:
-    """Where some keys are in the batches, and what is new of each."""
+    """The ranges of some keys in the batches, and the new updates of each key."""
 
     def __init__(
         self, old: list[Updates], new: Grouped, keys: Updates, place: Int64, ordering: Ordering,
         limit: Limit | None,
     ):
         self.new, self.limit, self.ordering, self.keys = new, limit, ordering, keys
-        # Keys whose hashes are equal, as those of null and zero, are in any order.
-        every = np.array_equal(place, np.arange(len(keys)))
+        # Keys with equal hashes, such as those of null and zero, are in any order.
+        in_place = np.array_equal(place, np.arange(len(keys)))
         #: The touched values: the first row of each, the first of each key, and their number. And
-        #: the first of the new rows of each key, and how many there are.
+        #: the first new row of each key, and the number of its new rows.
         self.values = values_of(new.records()) if len(new.updates) else empty()
         first = np.searchsorted(new.starts, key_starts(new))
-        found = (
+        parts = (
             first, np.diff(first, append=new.starts.size), key_starts(new), key_lengths(new)
         )
-        self._every = every
+        self._in_place = in_place
         self.first, self.touched, self.starts, self.lengths = (
-            part if every else _placed(part, place, len(keys)) for part in found
+            part if in_place else _placed(part, place, len(keys)) for part in parts
         )
-        #: All rows of the keys as `_collect` gives them, once they have been read.
+        #: All rows of the keys as `_collect` returns them, after a read of all of them.
         self.whole: tuple[Updates, Int64, Int64] | None = None
         self.ranges = []
         for batch in old:
             if len(batch):
                 self.ranges.append((values_of(batch), *key_ranges(self.keys, batch)))
 
-    def rounds(self, which: _Which, window: int) -> Iterator[_Found]:
-        """What is found of the keys: some in each round, those that are settled with it."""
+    def rounds(self, which: _Search, window: int) -> Iterator[_Round]:
+        """The results of each round, for the keys that are still active; settled keys leave after
+        it."""
         active, reach = np.arange(len(self.keys)), self.touched + which.k + window
         while active.size:
-            found = self._round(which, active, reach)
-            yield found
-            settled = found.stops >= 0
-            # Reads that grow by a factor cost in all little more than the last of them.
+            result = self._round(which, active, reach)
+            yield result
+            settled = result.stops >= 0
+            # Reads that grow by a factor cost in total little more than the last read.
             active, reach = active[~settled], reach[~settled] * 4
 
-    def _round(self, which: _Which, active: Int64, reach: Int64) -> _Found:
-        """What is found when `reach` rows of each batch are read."""
-        # What begins at the other end may have been read: then both are found in the same rows.
+    def _round(self, which: _Search, active: Int64, reach: Int64) -> _Round:
+        """The result of a read of `reach` rows of each batch."""
+        # An earlier search from the other end may have read all rows: then they are reused.
         pool, owner, last = self.whole or self._collect(active, reach, which.from_back)
         read = len(pool) - int(self.touched[active].sum())
         code, tie = self._codes(pool, which)
         packed = ranking.pack([owner, code])
         diff = spread(pool.scalars(), len(pool))
         if self.limit is not None:
-            # Rows at other coordinates are read, and are worth nothing.
+            # Rows at other coordinates are read, and count zero.
             diff = np.where(self.limit.mask(np.atleast_1d(pool.coordinate)), diff, 0)
         first, base, touched, of_record, fits = candidates(code_order(packed), packed, read, diff)
         check(fits)
@@ -270,7 +271,7 @@ class _Step:
         if active.size == len(self.keys) and not cut.any():
             self.whole = pool, owner, last
         horizon = np.full(active.size, _MOST)
-        if tie.size:  # there may be no row of any of the keys
+        if tie.size:  # the keys may have no row
             horizon = np.where(last >= 0, tie[last], _MOST).min(axis=0, initial=_MOST)
         tie = tie[first]
         bounds = np.searchsorted(owner[first], np.arange(active.size + 1))
@@ -279,15 +280,15 @@ class _Step:
         out, fits = ranking.replay_first(bounds, stops, base, tie, *events, which.k, which.mode)
         check(fits)
         out = out[_by_candidate(out[:, 0], first.size)]
-        return _Found(active, pool, owner, first, base, bounds, stops, out, read)
+        return _Round(active, pool, owner, first, base, bounds, stops, out, read)
 
     def _collect(
         self, active: Int64, reach: Int64, from_back: bool
     ) -> tuple[Updates, Int64, Int64]:
-        """The first rows of some keys in each batch, and behind them the touched values.
+        """The first rows of some keys in each batch, followed by the touched values.
 
-        Gives the values, which of the keys each belongs to, and for each batch and key the last row
-        that was read of it, or -1 where all were.
+        Returns the values, the key of each, and for each batch and key the last row that was read,
+        or -1 if all rows were read.
         """
         parts, owners = [], []
         last = np.full((len(self.ranges), active.size), -1)
@@ -303,12 +304,12 @@ class _Step:
             last[i] = np.where(counts < there, stops - (counts if from_back else 1), -1)
             at += rows.size
         owner, rows = expand(self.first[active], self.touched[active])
-        whole = self._every and rows.size == len(self.values)
+        whole = self._in_place and rows.size == len(self.values)
         parts.append(self.values if whole else self.values.take(rows))
         return concat(parts), np.concatenate([*owners, owner]), last
 
-    def _codes(self, pool: Updates, which: _Which) -> tuple[Int64, Int64]:
-        """Codes of values, the best being the least, and codes that are equal where values tie."""
+    def _codes(self, pool: Updates, which: _Search) -> tuple[Int64, Int64]:
+        """Codes of values, with the best value least, and codes that are equal for tied values."""
         if pool.columns is None:
             code, tie = pool.key64, pool.key64 if which.by else np.zeros(len(pool), np.int64)
         else:
@@ -322,8 +323,8 @@ class _Step:
     def _events(
         self, active: Int64, bounds: Int64, of_record: Int64
     ) -> tuple[Int64, Int64, Int64, Int64]:
-        """The new updates of some keys by key, time and candidate: where each key's begin (and
-        the last one's end), and candidates, times and diffs."""
+        """The new updates of some keys by key, time and candidate: the start of each key's updates
+        (and the end of the last key's), and candidates, times and diffs."""
         new = self.new
         lengths = self.lengths[active]
         starts = np.concatenate(([0], np.cumsum(lengths)))
@@ -343,22 +344,22 @@ class _Step:
 
 
 def _placed(part: Int64, place: Int64, keys: int) -> Int64:
-    """Numbers of some of the keys, zero for the others."""
-    found = np.zeros(keys, np.int64)
-    found[place] = part
-    return found
+    """Numbers of some keys at their places, and zero for all other keys."""
+    out = np.zeros(keys, np.int64)
+    out[place] = part
+    return out
 
 
 @kernel("int64[:], int64[:], bool[:], int64[:], bool[:], int64[:], int64, int64")
 def _stops(bounds, base, touched, tie, cut, horizon, k, mode):  # type: ignore[no-untyped-def]
-    """For each key where the candidates that matter end, or -1 where more rows have to be read.
+    """The end of each key's relevant candidates, or -1 if more rows have to be read.
 
-    Where a batch was not read to its end, only values strictly before the last one read of it are
-    known with all their rows: those before the least such value, the horizon. Once untouched ones
-    among them fill k places, nothing behind matters, known or not, touched or not: these k places
-    are filled at every time of the step, and what stands behind them never comes into the top k.
-    Ranks are settled with whole groups of ties, as a tie of the last one shares its rank; for dense
-    ones each of these groups fills one place.
+    If a batch was not read to its end, only values strictly before the last row that was read of it
+    are known with all their rows. The horizon is the least such last value. If untouched candidates
+    before the horizon fill k places, no later candidate is relevant, known or unknown, touched or
+    untouched. The k places are filled at every time of the step, and later candidates never come
+    into the top k. Ranks are settled with whole groups of ties, since a tie of the last candidate
+    shares its rank. For dense ranks each group fills one place.
     """
     stops = np.empty(cut.size, np.int64)
     for g in range(cut.size):
@@ -384,15 +385,15 @@ def _stops(bounds, base, touched, tie, cut, horizon, k, mode):  # type: ignore[n
 
 
 @kernel("int64[:], int64[:], int64[:]")
-def _standing(bounds, stops, base):  # type: ignore[no-untyped-def]
-    """For each key that is settled the first candidate that is there, else -1."""
-    found = np.full(stops.size, -1)
+def _first_present(bounds, stops, base):  # type: ignore[no-untyped-def]
+    """For each settled key the first candidate with a positive count, else -1."""
+    first = np.full(stops.size, -1)
     for g in range(stops.size):
         for c in range(bounds[g], stops[g]):
             if base[c] > 0:
-                found[g] = c
+                first[g] = c
                 break
-    return found
+    return first
 
 
 @kernel("int64[:]!, int64")

@@ -1,4 +1,4 @@
-"""Columns of update rows, as the kernels see them.
+"""Columns of update rows, the input of kernels.
 
 For a set of updates ``U`` every function here keeps the law::
 
@@ -22,10 +22,10 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors
 Int64 = np.ndarray
 #: One value for each row, or one value that all rows share: constants are never stored per row.
 PerRow = np.ndarray | int
-#: Of the columns of a value: whether it is descending, and whether nulls come last.
+#: For each column of a value: whether it is descending, and whether nulls are last.
 Ordering = tuple[tuple[bool, bool], ...]
 _NUMBER = pa.int64()
-#: Of so few values numpy's calls cost more than what they do.
+#: For at most this number of values, numpy's calls cost more than Python's.
 _LISTED = 32
 
 
@@ -35,28 +35,30 @@ class OffsetOverflow(TooManyRowsError):
 
 @dataclass(frozen=True)
 class Updates:
-    """Update rows held by column.
+    """Update rows stored by column.
 
     Parameters
     ----------
     key64 : ndarray of int64, shape (n,)
-        The record itself when it is one integral column without nulls, else a hash of it.
+        The record itself if it is one integral column without nulls, else a hash of it.
     columns : tuple of pyarrow.Array or None
-        The record's columns where ``key64`` is only a hash; None where it is the record.
+        The record's columns if ``key64`` is only a hash; None if it is the record.
     time : ndarray of int64, shape (n,), or int
-        Logical times; a plain int when all rows share it.
+        Logical times; a plain int if all rows share it.
     diff : ndarray of int64, shape (n,), or int, or DiffVectors
-        Signed multiplicities; a plain int when all rows share it; vectors where the diff is one.
+        Signed multiplicities; a plain int if all rows share it; vectors for diffs of linear
+        aggregates.
     val64 : ndarray of int64, shape (n,), or None
-        Where records are pairs of a key and a value: the value, or a hash of it, as ``key64`` and
-        ``columns`` are for the key. None where records have no value beside their key.
+        If records are pairs of a key and a value: the value, or a hash of it, like
+        ``key64`` for the key. None if records are keys only.
     values : tuple of pyarrow.Array or None
-        The value's columns where ``val64`` is only a hash.
+        The value's columns if ``val64`` is only a hash.
     ordering : Ordering or None
-        Where rows of a key are in the order of their values: the order of each column. Otherwise
-        any order that is the same in all batches will do.
+        If rows of a key are in the order of their values: the order of each column.
+        Otherwise any order is allowed that is the same in all batches.
     coordinate : ndarray of int64, shape (n,), or int
-        Where in a loop the update happens: see `pyspark_diff.kernels.coordinates`. Zero outside.
+        The coordinate of the update in a loop: see `pyspark_diff.kernels.coordinates`. Zero
+        outside.
 
     Examples
     --------
@@ -79,10 +81,10 @@ class Updates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns; those of 64 bits beside them are left out."""
+        """Bytes of the Arrow columns, without the arrays of 64 bits."""
         return 0 if self.columns is None and self.values is None else self._column_bytes
 
-    @cached_property  # asked for at each step of files that stay open
+    @cached_property  # read at each step for files that stay open
     def _column_bytes(self) -> int:
         return sum(
             8 * len(column) if column.type == _NUMBER else column.nbytes
@@ -91,61 +93,61 @@ class Updates:
 
     @property
     def size(self) -> int:
-        """Bytes of all that is held, as those of a batch of it."""
+        """Bytes of all columns and arrays, as in a batch."""
         diff = self.diff.values if isinstance(self.diff, DiffVectors) else self.diff
-        held = (self.key64, self.val64, self.time, self.coordinate, diff)
-        return self.nbytes + sum(part.nbytes for part in held if isinstance(part, np.ndarray))
+        arrays = (self.key64, self.val64, self.time, self.coordinate, diff)
+        return self.nbytes + sum(part.nbytes for part in arrays if isinstance(part, np.ndarray))
 
     @cached_property
     def words(self) -> tuple[int, ...] | None:
         """Addresses of the columns, for `pyspark_diff.kernels.key_index`, and the number of rows;
-        None where they are not all plain numbers side by side."""
+        None if they are not all contiguous plain numbers."""
         if self.columns is not None or self.values is not None:
             return None
         if isinstance(self.diff, DiffVectors):
             return None
-        found: list[int] = []
-        for held in (self.key64, self.val64):
-            if held is None:
-                found.append(0)
-            elif held.dtype == np.int64 and held.flags.c_contiguous:
-                found.append(held.__array_interface__["data"][0])
+        words: list[int] = []
+        for values in (self.key64, self.val64):
+            if values is None:
+                words.append(0)
+            elif values.dtype == np.int64 and values.flags.c_contiguous:
+                words.append(values.__array_interface__["data"][0])
             else:
                 return None
         for value in (self.time, self.coordinate, self.diff):
             if not isinstance(value, np.ndarray):
-                found += [0, int(value)]
+                words += [0, int(value)]
             elif value.dtype == np.int64 and value.flags.c_contiguous:
-                found += [value.__array_interface__["data"][0], 0]
+                words += [value.__array_interface__["data"][0], 0]
             else:
                 return None
-        return (*found, len(self))
+        return (*words, len(self))
 
     def times(self) -> Int64:
-        """Times as one array, whether or not they are all the same."""
+        """Times as one array, also if all are equal."""
         return spread(self.time, len(self))
 
     def diffs(self) -> Int64:
-        """Diffs as one array, whether or not they are all the same."""
+        """Diffs as one array, also if all are equal."""
         return spread(self.scalars(), len(self))
 
     def scalars(self) -> PerRow:
-        """The diffs, where they are numbers and not vectors."""
+        """The diffs, if they are numbers and not vectors."""
         if isinstance(self.diff, DiffVectors):
             raise TypeError("these diffs are vectors")
         return self.diff
 
     def take(self, rows: np.ndarray) -> "Updates":
-        """Rows at the given indices (or where a mask is true), in that order."""
+        """Rows at some indices (or of a mask), in that order."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
-        return self._moved(rows, taken(self.columns, rows), taken(self.values, rows))
+        return self._moved(rows, take_columns(self.columns, rows), take_columns(self.values, rows))
 
     def between(self, start: int, stop: int) -> "Updates":
         """Rows ``start`` to ``stop``, without copying."""
         columns, values = (
-            None if held is None else tuple(c.slice(start, stop - start) for c in held)
-            for held in (self.columns, self.values)
+            None if columns_of is None else tuple(c.slice(start, stop - start) for c in columns_of)
+            for columns_of in (self.columns, self.values)
         )
         return self._moved(slice(start, stop), columns, values)
 
@@ -191,29 +193,29 @@ class Updates:
         )
 
     def with_columns(self) -> tuple[pa.Array, ...]:
-        """The record's columns, made from ``key64`` where that is the record."""
+        """The record's columns; a column of ``key64`` if that is the record."""
         return self.columns if self.columns is not None else (pa.array(self.key64),)
 
     def with_values(self) -> tuple[pa.Array, ...]:
-        """The value's columns, made from ``val64`` where that is the value."""
+        """The value's columns; a column of ``val64`` if that is the value."""
         if self.values is not None:
             return self.values
         return () if self.val64 is None else (pa.array(self.val64),)
 
 
 def spread(value: PerRow, rows: int) -> Int64:
-    """One value for each row, from a shared one or as it is."""
+    """One value for each row, from a shared value or unchanged."""
     return value if isinstance(value, np.ndarray) else np.full(rows, value, dtype=np.int64)
 
 
 def one_or_all(values: Int64) -> PerRow:
-    """Values of rows, or the one that all of them have."""
-    alike = values.size > 0 and values[0] == values[-1] and bool((values == values[0]).all())
-    return int(values[0]) if alike else values
+    """Values of rows, or the single value that all rows share."""
+    same = values.size > 0 and values[0] == values[-1] and bool((values == values[0]).all())
+    return int(values[0]) if same else values
 
 
 def bounds_of(values: PerRow) -> tuple[int, int] | None:
-    """The least and the greatest of some values; None where there are none."""
+    """The least and the greatest of some values; None if there are none."""
     if not isinstance(values, np.ndarray):
         return values, values
     if not values.size:
@@ -229,14 +231,14 @@ def pick(value: PerRow, rows: np.ndarray | slice) -> PerRow:
     return value[rows] if isinstance(value, np.ndarray) else value
 
 
-def taken(
+def take_columns(
     columns: tuple[pa.Array, ...] | None, rows: np.ndarray
 ) -> tuple[pa.Array, ...] | None:
     """Some rows of columns."""
     if not columns:
         return columns
     if all(column.type == _NUMBER and not column.null_count for column in columns):
-        # Of few rows most of what Arrow needs is for the call.
+        # For few rows the call is most of Arrow's cost.
         return tuple(pa.array(column.to_numpy()[rows]) for column in columns)
     index = pa.array(rows)
     try:
@@ -251,7 +253,7 @@ def empty() -> Updates:
 
 
 def concat(parts: Iterable[Updates]) -> Updates:
-    """All rows of several sets of updates, one set behind the other.
+    """All rows of several sets of updates, concatenated.
 
     Examples
     --------
@@ -259,27 +261,27 @@ def concat(parts: Iterable[Updates]) -> Updates:
     >>> len(concat([a, a, empty()]))
     2
     """
-    kept = [part for part in parts if len(part)]
-    if not kept:
+    nonempty = [part for part in parts if len(part)]
+    if not nonempty:
         return empty()
-    if len(kept) == 1:
-        return kept[0]
+    if len(nonempty) == 1:
+        return nonempty[0]
     columns = values = val64 = None
-    if any(part.columns is not None for part in kept):
-        columns = tuple(joined(pieces) for pieces in zip(*(p.with_columns() for p in kept)))
-    if kept[0].val64 is not None:
-        val64 = np.concatenate([part.val64 for part in kept if part.val64 is not None])
-        if any(part.values is not None for part in kept):
-            values = tuple(joined(pieces) for pieces in zip(*(p.with_values() for p in kept)))
+    if any(part.columns is not None for part in nonempty):
+        columns = tuple(joined(pieces) for pieces in zip(*(p.with_columns() for p in nonempty)))
+    if nonempty[0].val64 is not None:
+        val64 = np.concatenate([part.val64 for part in nonempty if part.val64 is not None])
+        if any(part.values is not None for part in nonempty):
+            values = tuple(joined(pieces) for pieces in zip(*(p.with_values() for p in nonempty)))
     return Updates(
-        np.concatenate([part.key64 for part in kept]),
+        np.concatenate([part.key64 for part in nonempty]),
         columns,
-        _gathered(kept, [part.time for part in kept]),
-        _diffs(kept),
+        _gathered(nonempty, [part.time for part in nonempty]),
+        _diffs(nonempty),
         val64,
         values,
-        kept[0].ordering,
-        _gathered(kept, [part.coordinate for part in kept]),
+        nonempty[0].ordering,
+        _gathered(nonempty, [part.coordinate for part in nonempty]),
     )
 
 
@@ -309,7 +311,7 @@ def advanced(updates: Updates, since: int | None) -> Updates:
 
 
 def sum_of(updates: Updates) -> int:
-    """The sum of diffs, or of all that stands in their vectors, within 64 bits."""
+    """The sum of diffs, or of all components of their vectors, modulo 2**64."""
     diff = updates.diff
     if isinstance(diff, DiffVectors):
         return int(diff.values.sum(dtype=np.int64))
@@ -317,9 +319,9 @@ def sum_of(updates: Updates) -> int:
 
 
 def unshared(updates: Updates) -> Updates:
-    """The same in arrays that are parts of no larger ones, and that nobody else may change.
+    """The same updates in arrays of their own: not a part of larger arrays, and not shared.
 
-    Those that are so already are not copied.
+    Arrays for which that is already true are not copied.
 
     Examples
     --------
@@ -342,7 +344,7 @@ def _own(array: np.ndarray) -> np.ndarray:
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    # Beneath others, such as a buffer of Arrow, there may be what a user has.
+    # The base of an array, such as a buffer of Arrow, may be memory of a user.
     alone = owner.base is None and not _wasteful(owner.nbytes, array.nbytes)
     return array if alone else array.copy()
 
@@ -355,14 +357,15 @@ def _own_columns(columns: tuple[pa.Array, ...] | None) -> tuple[pa.Array, ...] |
     if columns is None:
         return None
     return tuple(
-        pa.concat_arrays([one]) if _wasteful(one.get_total_buffer_size(), one.nbytes) else one
-        for one in columns
+        pa.concat_arrays([column])
+        if _wasteful(column.get_total_buffer_size(), column.nbytes) else column
+        for column in columns
     )
 
 
-def _wasteful(held: int, used: int) -> bool:
-    """Whether much more is held than is used."""
-    return held > used + used // 4 + 64
+def _wasteful(allocated: int, used: int) -> bool:
+    """Whether the buffer is much larger than its used part."""
+    return allocated > used + used // 4 + 64
 
 
 def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
@@ -387,7 +390,7 @@ def joined(pieces: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
 
 
 def overflow_or(error: pa.ArrowInvalid) -> Exception:
-    """The library's error of a column that is too large for Arrow's offsets, or the given error."""
+    """The library's error for a column that is too large for Arrow's offsets, or the same error."""
     if "overflow" not in str(error):
         return error
     return OffsetOverflow(

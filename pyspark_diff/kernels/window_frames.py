@@ -1,15 +1,16 @@
-"""What functions of windows make of segments: see `pyspark_diff.kernels.window_replay`.
+"""The results of window functions on segments: see `pyspark_diff.kernels.window_replay`.
 
-With the entries ``e`` of a segment in order, and the frame of one of them from ``low`` up to, and
-without, ``high``::
+With the entries ``e`` of a segment in order, and the frame of an entry from ``low`` to ``high``
+(exclusive)::
 
     picked    the first, last, least or greatest of the entries in the frame
     nth       the n-th row in the frame, from either end
     summed    sum(count * vector of the candidate: entries in the frame)
 
-A frame that begins where its partition does has more entries than its segment. What came of those
-before is on record for the last of them, and so it is put on record for each entry of a segment:
-the segments of a partition come in the order of time, and what is behind a change is all in it.
+A frame that begins with its partition has more entries than its segment. Each kernel stores the
+running result of each entry's candidate, and reads the stored result of the last candidate before a
+segment. So every entry of a segment stores its result: the segments of a partition come in the
+order of time, and all entries after a change are in a segment.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from pyspark_diff.kernels.window_replay import (
     STOP,
 )
 
-#: What is picked of a frame: the first and the last of all or of those that are valid.
+#: The picks of a frame: the first or the last of all rows or of the valid ones, the least, the
+#: greatest.
 FIRST_OF, LAST_OF, LEAST_OF, GREATEST_OF = range(4)
 
-#: The largest count that a vector is multiplied with.
+#: The limit of counts that vectors are multiplied with.
 _LARGE = 1 << 31
 
 
 @kernel("int64[:,:], int64[:,:], int64[:]")
 def places(entries, segments, tie):  # type: ignore[no-untyped-def]
-    """For each entry how many rows of the partition come before it, before those that it ties with,
-    and up to the last of these."""
+    """For each entry the number of rows of its partition before it, before its ties, and up to the
+    last of its ties."""
     count = entries.shape[0]
     own, low, high = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for s in range(segments.shape[0]):
@@ -61,40 +63,40 @@ def places(entries, segments, tie):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64[:,:], int64[:,:], int64[:], int64[:]")
-def dense_ranks(entries, segments, tie, held):  # type: ignore[no-untyped-def]
-    """The number of different ties up to each entry; on record in ``held`` for each candidate."""
-    found = np.empty(entries.shape[0], np.int64)
+def dense_ranks(entries, segments, tie, record):  # type: ignore[no-untyped-def]
+    """The number of different ties up to each entry; ``record`` stores it for each candidate."""
+    ranks = np.empty(entries.shape[0], np.int64)
     for s in range(segments.shape[0]):
         before = segments[s, PREVIOUS]
-        rank = held[before] if before >= 0 else np.int64(0)
+        rank = record[before] if before >= 0 else np.int64(0)
         for i in range(segments[s, START], segments[s, STOP]):
             c = entries[i, 0]
             if before < 0 or tie[before] != tie[c]:
                 rank += 1
-            found[i] = held[c] = rank
+            ranks[i] = record[c] = rank
             before = c
-    return found
+    return ranks
 
 
 @kernel("int64[:,:]")
 def emitted(segments):  # type: ignore[no-untyped-def]
-    """The entries of all regions, and the segment of each."""
+    """The entries of all regions, and the segment of each entry."""
     count = 0
     for s in range(segments.shape[0]):
         count += segments[s, LAST] - segments[s, FIRST]
-    at, of = np.empty(count, np.int64), np.empty(count, np.int64)
+    at, owner = np.empty(count, np.int64), np.empty(count, np.int64)
     n = 0
     for s in range(segments.shape[0]):
         for i in range(segments[s, FIRST], segments[s, LAST]):
-            at[n], of[n] = i, s
+            at[n], owner[n] = i, s
             n += 1
-    return at, of
+    return at, owner
 
 
 @kernel("int64[:,:], int64[:,:], int64[:], int64[:]")
 def frames_of(entries, segments, first, last):  # type: ignore[no-untyped-def]
     """The frame of each entry in a region: the entries of candidates from ``first`` to ``last`` of
-    its own, which do not come earlier for a later one."""
+    its own candidate. Both are ascending for ascending candidates."""
     count = 0
     for s in range(segments.shape[0]):
         count += segments[s, LAST] - segments[s, FIRST]
@@ -118,26 +120,26 @@ def frames_of(entries, segments, first, last):  # type: ignore[no-untyped-def]
     "int64[:,:], int64[:,:], int64[:], int64[:], bool[:], int64[:], int64, bool, int64[:]"
 )
 def picked(  # type: ignore[no-untyped-def]
-    entries, segments, low, high, valid, code, what, running, held
+    entries, segments, low, high, valid, code, what, running, record
 ):
-    """The candidate that is picked of each frame, or -1.
+    """The picked candidate of each frame, or -1.
 
     Parameters
     ----------
     entries, segments : ndarray of int64
     low, high : ndarray of int64
-        The frame of each entry in a region; neither goes back within a segment.
+        The frame of each entry in a region; both are ascending inside of a segment.
     valid : ndarray of bool
         Whether a candidate may be picked.
     code : ndarray of int64
-        Of each candidate, for the least and the greatest.
+        The code of each candidate, for the least and the greatest.
     what : int
     running : bool
-        Whether frames begin where their partition does.
-    held : ndarray of int64
-        If so, on record for each candidate.
+        Whether frames begin with their partition.
+    record : ndarray of int64
+        If they do, the stored pick of each candidate.
     """
-    found = np.empty(low.size, np.int64)
+    out = np.empty(low.size, np.int64)
     widest = 0
     for s in range(segments.shape[0]):
         widest = max(widest, segments[s, STOP] - segments[s, START])
@@ -148,20 +150,20 @@ def picked(  # type: ignore[no-untyped-def]
         until = n + segments[s, LAST] - segments[s, FIRST]
         if running:
             previous = segments[s, PREVIOUS]
-            best = held[previous] if previous >= 0 else np.int64(-1)
+            best = record[previous] if previous >= 0 else np.int64(-1)
             for i in range(start, stop):
                 while n < until and high[n] <= i:
-                    found[n] = best
+                    out[n] = best
                     n += 1
                 c = entries[i, 0]
                 if valid[c] and (best < 0 or _better(code, what, c, best)):
                     best = c
-                held[c] = best
+                record[c] = best
             while n < until:
-                found[n] = best
+                out[n] = best
                 n += 1
             continue
-        # Those that may still be picked, the one that is to be picked first in front.
+        # The entries that may still be picked; the next pick is at the front.
         head = tail = 0
         i = start
         while n < until:
@@ -176,34 +178,34 @@ def picked(  # type: ignore[no-untyped-def]
                 i += 1
             while head < tail and queue[head] < low[n]:
                 head += 1
-            found[n] = entries[queue[head], 0] if head < tail else -1
+            out[n] = entries[queue[head], 0] if head < tail else -1
             n += 1
-    return found
+    return out
 
 
 @kernel("int64[:,:], int64[:,:], int64[:], int64[:], bool[:], int64, bool, int64[:,:]")
 def nth(  # type: ignore[no-untyped-def]
-    entries, segments, low, high, valid, number, running, held
+    entries, segments, low, high, valid, number, running, record
 ):
-    """The candidate of the row of a number in each frame, or -1.
+    """The candidate of the row with a number in each frame, or -1.
 
     Parameters
     ----------
     entries, segments, low, high, valid
-        As of `picked`.
+        As in `picked`.
     number : int
         From 1 on, or from the end from -1 on.
     running : bool
-        Whether frames begin where their partition does, and are more than what is in a segment. No
-        number from the end is known there but the last one.
-    held : ndarray of int64
-        If so, on record for each candidate: what was found, and how many rows there are up to it.
+        Whether frames begin with their partition, outside of the segment. Of the numbers from
+        the end, only the last one is supported for these.
+    record : ndarray of int64
+        If they do, the stored candidate, and the number of rows up to each candidate.
     """
-    found = np.empty(low.size, np.int64)
+    out = np.empty(low.size, np.int64)
     widest = 0
     for s in range(segments.shape[0]):
         widest = max(widest, segments[s, STOP] - segments[s, START])
-    # How many rows come before each entry of a segment.
+    # The number of rows before each entry of a segment.
     rows = np.empty(widest + 1, np.int64)
     n = 0
     for s in range(segments.shape[0]):
@@ -211,30 +213,30 @@ def nth(  # type: ignore[no-untyped-def]
         until = n + segments[s, LAST] - segments[s, FIRST]
         if running:
             previous = segments[s, PREVIOUS]
-            best = held[previous, 0] if previous >= 0 else np.int64(-1)
-            count = held[previous, 1] if previous >= 0 else np.int64(0)
+            best = record[previous, 0] if previous >= 0 else np.int64(-1)
+            count = record[previous, 1] if previous >= 0 else np.int64(0)
             for i in range(start, stop):
                 while n < until and high[n] <= i:
-                    found[n] = best
+                    out[n] = best
                     n += 1
                 c = entries[i, 0]
                 if valid[c]:
                     if number == -1 or count < number <= count + entries[i, 1]:
                         best = c
                     count += entries[i, 1]
-                held[c, 0], held[c, 1] = best, count
+                record[c, 0], record[c, 1] = best, count
             while n < until:
-                found[n] = best
+                out[n] = best
                 n += 1
             continue
         rows[0] = 0
         for i in range(start, stop):
             rows[i + 1 - start] = rows[i - start] + (entries[i, 1] if valid[entries[i, 0]] else 0)
         while n < until:
-            before, behind = rows[low[n] - start], rows[high[n] - start]
-            wanted = before + number if number > 0 else behind + number + 1
-            found[n] = -1
-            if before < wanted <= behind:
+            before, after = rows[low[n] - start], rows[high[n] - start]
+            wanted = before + number if number > 0 else after + number + 1
+            out[n] = -1
+            if before < wanted <= after:
                 left, right = low[n], high[n] - 1
                 while left < right:
                     middle = (left + right) // 2
@@ -242,14 +244,14 @@ def nth(  # type: ignore[no-untyped-def]
                         left = middle + 1
                     else:
                         right = middle
-                found[n] = entries[left, 0]
+                out[n] = entries[left, 0]
             n += 1
-    return found
+    return out
 
 
 @inlined
 def _better(code, what, c, than):  # type: ignore[no-untyped-def]
-    """Whether a candidate is picked rather than one before it."""
+    """Whether a candidate is picked in preference to an earlier one."""
     if what == FIRST_OF:
         return False
     if what == LAST_OF:
@@ -262,13 +264,13 @@ def _better(code, what, c, than):  # type: ignore[no-untyped-def]
     "int64[:,:], float64[:,:], int64[:,:], float64[:,:]"
 )
 def summed(  # type: ignore[no-untyped-def]
-    entries, segments, low, high, units, unit_reals, role, running, held, held_reals, out,
+    entries, segments, low, high, units, unit_reals, role, running, record, record_reals, out,
     out_reals
 ):
     """The sum of the candidates' vectors over each frame, in the order of the entries.
 
-    Sums of doubles depend on what is in the frame alone, and not on how it was reached: nothing is
-    taken off them again. Where frames do not begin with their partition, each is summed by itself.
+    Sums of doubles depend only on the content of the frame, not on its history: no value is
+    subtracted from them. If frames do not begin with their partition, each is summed separately.
     """
     status = 0
     width = role.size
@@ -287,14 +289,14 @@ def summed(  # type: ignore[no-untyped-def]
             previous = segments[s, PREVIOUS]
             if previous >= 0:
                 for k in range(width):
-                    sums[0, k] = held[previous, k]
+                    sums[0, k] = record[previous, k]
             for i in range(start, stop):
                 while n < until and high[n] <= i:
                     _copy(sums, 0, out, n)
                     n += 1
                 c, count = entries[i, 0], entries[i, 1]
                 status |= _add(units, unit_reals, c, count, role, sums, sum_reals, 0)
-                _copy(sums, 0, held, c)
+                _copy(sums, 0, record, c)
             while n < until:
                 _copy(sums, 0, out, n)
                 n += 1
@@ -329,7 +331,7 @@ def _copy(sums, row, out, at):  # type: ignore[no-untyped-def]
 
 @jit
 def _add(units, unit_reals, row, count, role, sums, reals, at):  # type: ignore[no-untyped-def]
-    """Add a vector so many times."""
+    """Add a vector ``count`` times."""
     status = 0
     if abs(count) >= _LARGE:
         return MULTIPLICITY
@@ -355,10 +357,10 @@ def _add(units, unit_reals, row, count, role, sums, reals, at):  # type: ignore[
 
 @kernel("int64[:,:], int64[:,:]")
 def pairs_of(entries, segments):  # type: ignore[no-untyped-def]
-    """What may be the same before and after a change, of the entries in regions.
+    """The entries in regions that may be equal before and after a change.
 
-    Gives, by their numbers among these, the entries before and after that are the same copy of a
-    candidate; and those before and after that no other is like.
+    Returns pairs of entries, before and after, for the same copy of a candidate; and the entries
+    before and after that have no counterpart. Entries are numbered in the order of `emitted`.
     """
     most = 0
     for s in range(segments.shape[0]):
@@ -371,7 +373,7 @@ def pairs_of(entries, segments):  # type: ignore[no-untyped-def]
             continue
         i, last = segments[s, FIRST], segments[s, LAST]
         j, other = segments[s + 1, FIRST], segments[s + 1, LAST]
-        # The number of an entry is how far it is behind the first one in a region.
+        # The number of an entry is its distance from the first entry in a region.
         left, right = n - i, n + last - i - j
         n += last - i + other - j
         while i < last or j < other:
@@ -393,10 +395,9 @@ def pairs_of(entries, segments):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:], int64[:], bool[:], int64[:], int64[:]")
 def range_frames(bounds, code, valid, low_code, high_code):  # type: ignore[no-untyped-def]
-    """For each candidate that is valid the first and the last one whose code lies within two.
+    """For each valid candidate the first and the last one whose code lies between its limits.
 
-    Those of a partition that are valid are next to each other, their codes ascending; and so are
-    both limits.
+    The valid candidates of a partition are adjacent. Their codes and both limits are ascending.
     """
     low, high = np.zeros(code.size, np.int64), np.zeros(code.size, np.int64)
     for g in range(bounds.size - 1):
@@ -417,9 +418,9 @@ def range_frames(bounds, code, valid, low_code, high_code):  # type: ignore[no-u
 
 @kernel("int64[:], int64[:], int64[:]")
 def changed_by(bounds, first, last):  # type: ignore[no-untyped-def]
-    """For each candidate the first and the last one whose frame it may be in, itself among them.
+    """For each candidate the first and the last one whose frame may contain it, itself included.
 
-    Frames go from the candidate ``first`` to ``last``, and do not go back.
+    Frames are from the candidate ``first`` to ``last``, and both are ascending.
     """
     low, high = np.empty(first.size, np.int64), np.empty(first.size, np.int64)
     for g in range(bounds.size - 1):

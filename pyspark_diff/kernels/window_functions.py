@@ -1,8 +1,8 @@
-"""The functions of windows: what each looks at from a row, and its results over evaluated rows.
+"""The functions of windows: the rows that each reads from a row, and its results for rows.
 
     result = f(the row, among the rows of its frame)
 
-`pyspark_diff.kernels.windows` says which rows are evaluated.
+`pyspark_diff.kernels.windows` selects the evaluated rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.accumulators import Accumulator, layout_of, tally
 from pyspark_diff.kernels.candidates import expand
 from pyspark_diff.kernels.diff_vectors import check as check_vectors
-from pyspark_diff.kernels.results import Result, Sums
+from pyspark_diff.kernels.results import GroupSums, Result
 from pyspark_diff.kernels.updates import Int64
-from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE, Frame, Reach
-from pyspark_diff.kernels.window_rows import Rows
+from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE, Reach, WindowFrame
+from pyspark_diff.kernels.window_rows import WindowRows
 
 
-class Near(NamedTuple):
-    """What is known of each candidate whatever the counts: the ones that a change of it matters to,
-    and the ones that are looked at from it."""
+class CandidateRanges(NamedTuple):
+    """Ranges of each candidate that do not depend on counts: the candidates that a change of it
+    affects, and the candidates that are read from it."""
 
     changed_low: Int64
     changed_high: Int64
@@ -37,30 +37,30 @@ class Near(NamedTuple):
 
 
 class Evaluated:
-    """Segments that functions are evaluated on.
+    """Segments on which functions are evaluated.
 
     Parameters
     ----------
-    rows : Rows
+    rows : WindowRows
     entries, segments : ndarray of int64
         Of `pyspark_diff.kernels.window_replay`.
     column : callable
         A column of the candidates by its name.
-    ranges : dict of Frame to (ndarray of int64, ndarray of int64)
+    ranges : dict of WindowFrame to (ndarray of int64, ndarray of int64)
         The candidates in the frame of each candidate.
     reach : Reach
-        What is seen in segments.
+        The reach of the segments.
     """
 
     def __init__(
-        self, rows: Rows, entries: Int64, segments: Int64, column: Callable[[str], pa.Array],
-        ranges: dict[Frame, tuple[Int64, Int64]], reach: Reach,
+        self, rows: WindowRows, entries: Int64, segments: Int64, column: Callable[[str], pa.Array],
+        ranges: dict[WindowFrame, tuple[Int64, Int64]], reach: Reach,
     ):
         self.rows, self.entries, self.segments, self.column = rows, entries, segments, column
         self.reach = reach
-        #: What was picked for one column, which is the same for others.
-        self.picked: dict[tuple[str, Frame, str | None], Int64] = {}
-        self.at, self.of = window_frames.emitted(segments)
+        #: The picks for one column, which are the same for other columns.
+        self.picked: dict[tuple[str, WindowFrame, str | None], Int64] = {}
+        self.at, self.segment_of = window_frames.emitted(segments)
         self._ranges = ranges
 
     @cached_property
@@ -70,23 +70,23 @@ class Evaluated:
 
     @cached_property
     def places(self) -> tuple[Int64, Int64, Int64]:
-        """See `window_frames.places`, of the entries in regions."""
-        found = window_frames.places(self.entries, self.segments, self.rows.tie)
-        return tuple(part[self.at] for part in found)  # type: ignore[return-value]
+        """See `window_frames.places`, for the entries in regions."""
+        parts = window_frames.places(self.entries, self.segments, self.rows.tie)
+        return tuple(part[self.at] for part in parts)  # type: ignore[return-value]
 
     @cached_property
     def totals(self) -> Int64:
-        """How many rows there are in the partition of each."""
-        return self.segments[self.of, segment.TOTAL]
+        """The number of rows in the partition of each entry."""
+        return self.segments[self.segment_of, segment.TOTAL]
 
     def has_valid(self, function: Function) -> bool:
-        """Whether the rows with a value that a function looks for are in the segments."""
+        """Whether the segments contain the rows with a value that a function searches."""
         return bool(self.reach.valid) and function.reach.valid == self.reach.valid
 
-    def frames(self, frame: Frame) -> tuple[Int64, Int64]:
-        """The entries in the frame of each."""
-        start = self.segments[self.of, segment.START]
-        stop = self.segments[self.of, segment.STOP]
+    def frames(self, frame: WindowFrame) -> tuple[Int64, Int64]:
+        """The entries in the frame of each entry."""
+        start = self.segments[self.segment_of, segment.START]
+        stop = self.segments[self.segment_of, segment.STOP]
         if frame.low is None and frame.high is None:
             return start, stop
         if not frame.rows:
@@ -111,38 +111,38 @@ class Function(ABC):
     @property
     @abstractmethod
     def reach(self) -> Reach:
-        """What it looks at."""
+        """The rows that it reads."""
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[WindowFrame, ...]:
         """Its frame, if it has one."""
         return ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at."""
+        """The columns that it reads."""
         return ()
 
     @property
-    def telling(self) -> bool:
-        """Whether it can tell apart rows that tie."""
+    def distinguishes_ties(self) -> bool:
+        """Whether its results may differ for tied rows."""
         return True
 
-    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
-        """What it keeps of each candidate while a partition is replayed."""
+    def prepare(self, rows: WindowRows, column: Callable[[str], pa.Array]) -> Any:
+        """The state that it needs for each candidate while a partition is replayed."""
         return None
 
     @abstractmethod
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
         """The results of all entries in regions."""
 
 
-#: Functions of the place of a row alone.
+#: Functions that depend only on the place of a row.
 PLACES = ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile")
 
 
 @dataclass(frozen=True)
-class Place(Function):
+class PlaceFunction(Function):
     """A function of the place of a row.
 
     Parameters
@@ -150,7 +150,7 @@ class Place(Function):
     name : str
         One of `PLACES`.
     parts : int
-        For ``ntile``, how many.
+        For ``ntile``, the number of parts.
     """
 
     name: str
@@ -163,29 +163,32 @@ class Place(Function):
         if self.name == "rank":
             return Reach(counted=True, ties=True)
         if self.name == "dense_rank":
-            return Reach(to_end=True, ties=True, standing=True)
+            return Reach(to_end=True, ties=True, initial=True)
         return Reach(to_end=True, to_start=True, ties=True, expand=self.name == "ntile")
 
     @property
-    def telling(self) -> bool:
+    def distinguishes_ties(self) -> bool:
         return self.name in ("row_number", "ntile")
 
-    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+    def prepare(self, rows: WindowRows, column: Callable[[str], pa.Array]) -> Any:
         return np.zeros(len(rows), np.int64) if self.name == "dense_rank" else None
 
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
-        return pa.array(self._numbers(seen, held)).cast(self.kind)
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
+        return pa.array(self._numbers(evaluated, state)).cast(self.kind)
 
-    def _numbers(self, seen: Evaluated, held: Any) -> np.ndarray:
+    def _numbers(self, evaluated: Evaluated, state: Any) -> np.ndarray:
         if self.name == "dense_rank":
-            rows = seen.rows
-            return window_frames.dense_ranks(seen.entries, seen.segments, rows.tie, held)[seen.at]
-        own, low, high = seen.places
+            rows = evaluated.rows
+            ranks = window_frames.dense_ranks(
+                evaluated.entries, evaluated.segments, rows.tie, state
+            )
+            return ranks[evaluated.at]
+        own, low, high = evaluated.places
         if self.name == "row_number":
             return own + 1
         if self.name == "rank":
             return low + 1
-        total = seen.totals
+        total = evaluated.totals
         if self.name == "cume_dist":
             return high / total
         if self.name == "percent_rank":
@@ -199,13 +202,13 @@ class Place(Function):
 
 @dataclass(frozen=True)
 class Offset(Function):
-    """A column of the row that stands so many rows further, or a default.
+    """A column of the row at a distance, or a default.
 
     Parameters
     ----------
     column : str
     rows : int
-        Negative before it.
+        Distance in rows; negative before the row.
     default : object
     """
 
@@ -221,17 +224,17 @@ class Offset(Function):
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
-        there = seen.at + self.rows
-        inside = (there >= seen.segments[seen.of, segment.START]) & (
-            there < seen.segments[seen.of, segment.STOP]
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
+        there = evaluated.at + self.rows
+        inside = (there >= evaluated.segments[evaluated.segment_of, segment.START]) & (
+            there < evaluated.segments[evaluated.segment_of, segment.STOP]
         )
-        found = np.full(there.size, -1)
-        found[inside] = seen.entries[there[inside], 0]
-        return _taken(seen.column(self.column), found, self.default).cast(self.kind)
+        rows = np.full(there.size, -1)
+        rows[inside] = evaluated.entries[there[inside], 0]
+        return _rows_or_default(evaluated.column(self.column), rows, self.default).cast(self.kind)
 
 
-#: What may be picked of a frame, and how.
+#: The functions that pick a row of a frame, and the kind of each pick.
 PICKED = {
     "first": window_frames.FIRST_OF,
     "last": window_frames.LAST_OF,
@@ -242,25 +245,25 @@ PICKED = {
 
 @dataclass(frozen=True)
 class Picked(Function):
-    """A column of one of the rows in the frame; null where there is none.
+    """A column of one of the rows in the frame; null if there is none.
 
     Parameters
     ----------
     name : str
         One of `PICKED`.
     column : str
-    frame : Frame
+    frame : WindowFrame
     valid : str or None
-        A column: the rows where it is null are passed over.
+        A column: rows with a null in it are skipped.
     """
 
     name: str
     column: str
-    frame: Frame
+    frame: WindowFrame
     valid: str | None = None
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[WindowFrame, ...]:
         return (self.frame,)
 
     @property
@@ -276,57 +279,59 @@ class Picked(Function):
         return (self.column,) if self.valid is None else (self.column, self.valid)
 
     @property
-    def telling(self) -> bool:
+    def distinguishes_ties(self) -> bool:
         return self.frame.rows or self.name in ("first", "last")
 
-    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+    def prepare(self, rows: WindowRows, column: Callable[[str], pa.Array]) -> Any:
         valid, code = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int64)
         if self.valid is not None:
             valid = validity(column(self.valid))
         if self.name in ("min", "max"):
             code = ranking.codes([column(self.column)], ((False, False),))
-        kept = len(rows) if self.frame.running else 0
-        return valid, code, np.full(kept, -1)
+        size = len(rows) if self.frame.running else 0
+        return valid, code, np.full(size, -1)
 
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
         same = (self.name, self.frame, self.valid)
-        if self.name in ("min", "max") or same not in seen.picked:
-            low, high = seen.frames(self.frame)
-            valid, code, kept = held
-            seen.picked[same] = window_frames.picked(
-                seen.entries, seen.segments, low, high, valid, code, PICKED[self.name],
-                self.frame.running and not seen.has_valid(self), kept,
+        if self.name in ("min", "max") or same not in evaluated.picked:
+            low, high = evaluated.frames(self.frame)
+            valid, code, record = state
+            evaluated.picked[same] = window_frames.picked(
+                evaluated.entries, evaluated.segments, low, high, valid, code,
+                PICKED[self.name],
+                self.frame.running and not evaluated.has_valid(self), record,
             )
-        return _taken(seen.column(self.column), seen.picked[same], None).cast(self.kind)
+        column = evaluated.column(self.column)
+        return _rows_or_default(column, evaluated.picked[same], None).cast(self.kind)
 
 
-#: All rows before the row itself, and all behind it.
-_BEFORE, _BEHIND = Frame(True, None, -1), Frame(True, 1, None)
+#: All rows before the row itself, and all rows after it.
+_BEFORE, _AFTER = WindowFrame(True, None, -1), WindowFrame(True, 1, None)
 
 
 @dataclass(frozen=True)
 class Nth(Function):
-    """A column of the row of a number in the frame, or a default.
+    """A column of the row with a number in the frame, or a default.
 
     Parameters
     ----------
     column : str
     number : int
         From 1 on, or from the end from -1 on.
-    frame : Frame
+    frame : WindowFrame
     valid : str or None
-        A column: the rows where it is null are passed over.
+        A column: rows with a null in it are skipped.
     default : object
     """
 
     column: str
     number: int
-    frame: Frame
+    frame: WindowFrame
     valid: str | None = None
     default: Any = None
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[WindowFrame, ...]:
         return (self.frame,)
 
     @property
@@ -337,7 +342,7 @@ class Nth(Function):
     def reach(self) -> Reach:
         if self.valid and (self.frame, self.number < 0) == (_BEFORE, True):
             return Reach(expand=True, valid_preceding=-self.number, valid=(self.valid,))
-        if self.valid and (self.frame, self.number > 0) == (_BEHIND, True):
+        if self.valid and (self.frame, self.number > 0) == (_AFTER, True):
             return Reach(expand=True, valid_following=self.number, valid=(self.valid,))
         return self.frame.reach if self._running else self.frame.whole_reach
 
@@ -345,37 +350,37 @@ class Nth(Function):
     def columns(self) -> tuple[str, ...]:
         return (self.column,) if self.valid is None else (self.column, self.valid)
 
-    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+    def prepare(self, rows: WindowRows, column: Callable[[str], pa.Array]) -> Any:
         valid = np.ones(len(rows), np.bool_)
         if self.valid is not None:
             valid = validity(column(self.valid))
         return valid, np.zeros((len(rows) if self._running else 0, 2), np.int64)
 
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
-        low, high = seen.frames(self.frame)
-        valid, kept = held
-        found = window_frames.nth(
-            seen.entries, seen.segments, low, high, valid, self.number,
-            self._running and not seen.has_valid(self), kept,
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
+        low, high = evaluated.frames(self.frame)
+        valid, record = state
+        picked = window_frames.nth(
+            evaluated.entries, evaluated.segments, low, high, valid, self.number,
+            self._running and not evaluated.has_valid(self), record,
         )
-        return _taken(seen.column(self.column), found, self.default).cast(self.kind)
+        return _rows_or_default(evaluated.column(self.column), picked, self.default).cast(self.kind)
 
 
 @dataclass(frozen=True)
 class Listed(Function):
-    """The values of a column in the rows of the frame, those that are not null.
+    """The values of a column in the rows of the frame, without nulls.
 
     Parameters
     ----------
     column : str
-    frame : Frame
+    frame : WindowFrame
     """
 
     column: str
-    frame: Frame
+    frame: WindowFrame
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[WindowFrame, ...]:
         return (self.frame,)
 
     @property
@@ -386,38 +391,38 @@ class Listed(Function):
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
+    def prepare(self, rows: WindowRows, column: Callable[[str], pa.Array]) -> Any:
         return validity(column(self.column))
 
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
-        low, high = seen.frames(self.frame)
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
+        low, high = evaluated.frames(self.frame)
         frame, entry = expand(low, high - low)
-        candidate = seen.entries[entry, 0]
-        times = np.where(held[candidate], seen.entries[entry, 1], 0)
+        candidate = evaluated.entries[entry, 0]
+        times = np.where(state[candidate], evaluated.entries[entry, 1], 0)
         ends = np.concatenate(([0], np.cumsum(times)))
         first = np.searchsorted(frame, np.arange(low.size + 1))
-        values = seen.column(self.column).take(pa.array(np.repeat(candidate, times)))
+        values = evaluated.column(self.column).take(pa.array(np.repeat(candidate, times)))
         return pa.LargeListArray.from_arrays(pa.array(ends[first]), values).cast(self.kind)
 
 
 @dataclass(frozen=True)
 class Summed(Function):
-    """What is made of sums over the rows in the frame.
+    """A function of sums over the rows in the frame.
 
     Parameters
     ----------
     column : str or None
-        The column that the result calls its first.
+        The first column of the result.
     result : Result
-    frame : Frame
+    frame : WindowFrame
     """
 
     column: str | None
     result: Result
-    frame: Frame
+    frame: WindowFrame
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[WindowFrame, ...]:
         return (self.frame,)
 
     @property
@@ -429,37 +434,38 @@ class Summed(Function):
         return () if self.column is None else (self.column,)
 
     @property
-    def telling(self) -> bool:
-        # In another order sums of doubles may be others.
-        return self.frame.rows or any(one.paired for one in self.result.accumulators)
+    def distinguishes_ties(self) -> bool:
+        # In another order sums of doubles may differ.
+        return self.frame.rows or any(part.paired for part in self.result.accumulators)
 
-    def held(self, rows: Rows, column: Callable[[str], pa.Array]) -> Any:
-        held = self.result.accumulators
+    def prepare(self, rows: WindowRows, column: Callable[[str], pa.Array]) -> Any:
+        accumulators = self.result.accumulators
         values = [column(name) for name in self.columns]
         each = np.arange(len(rows))
-        units = tally(held, values, each, each.size, 1)
+        units = tally(accumulators, values, each, each.size, 1)
         return units, units.zeros(len(rows) if self.frame.running else 0)
 
-    def of(self, seen: Evaluated, held: Any) -> pa.Array:
-        low, high = seen.frames(self.frame)
-        units, kept = held
+    def evaluate(self, evaluated: Evaluated, state: Any) -> pa.Array:
+        low, high = evaluated.frames(self.frame)
+        units, record = state
         out = units.zeros(low.size)
         check_vectors(window_frames.summed(
-            seen.entries, seen.segments, low, high, units.values, units.reals, units.roles(),
-            self.frame.running, kept.values, kept.reals, out.values, out.reals,
+            evaluated.entries, evaluated.segments, low, high, units.values, units.reals,
+            units.roles(),
+            self.frame.running, record.values, record.reals, out.values, out.reals,
         ))
-        held_of = self.result.accumulators
-        return self.result.of(Sums(out, _starts(held_of))).cast(self.kind)
+        accumulators = self.result.accumulators
+        return self.result.evaluate(GroupSums(out, _starts(accumulators))).cast(self.kind)
 
 
 @dataclass(frozen=True)
 class SummedPairs(Summed):
-    """The same of the pairs of two columns, which may be one.
+    """The same for pairs of two columns, possibly the same column twice.
 
     Parameters
     ----------
     other : str
-        The column that the result calls its second.
+        The second column of the result.
     """
 
     other: str
@@ -473,8 +479,8 @@ def _starts(accumulators: Sequence[Accumulator]) -> dict[Accumulator, int]:
     return dict(zip(accumulators, layout_of(accumulators)[0]))
 
 
-def _taken(column: pa.Array, rows: Int64, default: Any) -> pa.Array:
-    """Some rows of a column, with the default where the number of one is negative."""
+def _rows_or_default(column: pa.Array, rows: Int64, default: Any) -> pa.Array:
+    """Some rows of a column, with the default for negative row numbers."""
     missing = rows < 0
     if not missing.any():
         return column.take(pa.array(rows))

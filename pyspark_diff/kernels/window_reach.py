@@ -1,8 +1,8 @@
-"""Frames of windows, and how far a change reaches by them.
+"""Frames of windows, and the reach of a change.
 
-    a row changes by a change of another one  ⟹  it lies within the reach of that one
+    a row changes by a change of another one  ⟹  it lies in the reach of that one
 
-so that what is evaluated again, and what has to be known of a partition, follows the change.
+so that the evaluated part, and the part of a partition that must be known, follow the change.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from pyspark_diff.kernels.updates import Int64
 
 @dataclass(frozen=True)
 class Reach:
-    """What functions look at from a row, and so what a change of a row matters to.
+    """The rows that functions read from a row, and so the rows that a change of a row affects.
 
     Parameters
     ----------
     preceding, following : int
-        So many rows before it and behind it.
+        Number of rows before it and after it.
     to_end : bool
-        Whether a change matters to all rows behind it.
+        Whether a change affects all rows after it.
     to_start : bool
-        Whether it matters to all rows before it.
+        Whether it affects all rows before it.
     counted : bool
-        Whether it matters to the rows behind it as far as their number changes.
+        Whether it affects the rows after it while their number differs.
     ties : bool
-        Whether rows that tie are looked at together.
+        Whether tied rows are read together.
     expand : bool
         Whether equal rows may have different results.
-    standing : bool
-        Whether something of all that stands at first has to be known.
+    initial : bool
+        Whether the initial state of a whole partition has to be read.
     valid_preceding, valid_following : int
-        So many rows before it and behind it with a value that is not null: a change of one that has
-        it matters to the rows up to the one that is as many of these away.
+        Number of rows before it and after it with a value that is not null. A change of a
+        row with a value affects the rows up to the one at this distance, counted in such
+        rows.
     valid : tuple of str
-        The columns of which these values are.
+        The columns of these values.
     """
 
     preceding: int = 0
@@ -49,61 +50,63 @@ class Reach:
     counted: bool = False
     ties: bool = False
     expand: bool = False
-    standing: bool = False
+    initial: bool = False
     valid_preceding: int = 0
     valid_following: int = 0
     valid: tuple[str, ...] = ()
 
     @property
     def near(self) -> int | None:
-        """How many rows on either side are looked at, or more where some have no value, or tie, or
-        are within distances; None if all."""
-        if self.to_end or self.to_start or self.counted or self.standing:
+        """Number of rows on either side that are read, or more if some have no value, or tie, or
+        are in distances; None if all are read."""
+        if self.to_end or self.to_start or self.counted or self.initial:
             return None
         return self.preceding + self.following + self.valid_preceding + self.valid_following
 
     @classmethod
     def of_all(cls, several: Sequence[Reach]) -> Reach:
         """The reach of several functions together."""
-        valid = tuple(dict.fromkeys(name for one in several for name in one.valid))
-        # For one column there is a tree. With more of them, all that stands has to be known, and
-        # all that is looked at where it is no running frame of which something is on record.
+        valid = tuple(dict.fromkeys(name for part in several for name in part.valid))
+        # For one column there is a tree. For several, the whole initial state has to be read, and
+        # the whole partition unless all frames are running frames with stored results.
         running = len(valid) > 1
-        whole = running and any(one.valid_following or one.valid_preceding > 1 for one in several)
+        whole = running and any(
+            part.valid_following or part.valid_preceding > 1 for part in several
+        )
         back, ahead = (
-            0 if running else max((getattr(one, name) for one in several), default=0)
+            0 if running else max((getattr(part, name) for part in several), default=0)
             for name in ("valid_preceding", "valid_following")
         )
         return cls(
-            max((one.preceding for one in several), default=0),
-            max((one.following for one in several), default=0),
-            running or any(one.to_end for one in several),
-            whole or any(one.to_start for one in several),
-            any(one.counted for one in several),
-            any(one.ties for one in several),
-            any(one.expand for one in several),
-            running or any(one.standing for one in several),
+            max((part.preceding for part in several), default=0),
+            max((part.following for part in several), default=0),
+            running or any(part.to_end for part in several),
+            whole or any(part.to_start for part in several),
+            any(part.counted for part in several),
+            any(part.ties for part in several),
+            any(part.expand for part in several),
+            running or any(part.initial for part in several),
             back,
             ahead,
             () if running else valid,
         )
 
     def packed(self) -> Int64:
-        """As `window_replay.replay` takes it."""
+        """The argument of `window_replay.replay`."""
         return np.array([int(bool(value)) if isinstance(value, tuple) else int(value)
                          for value in astuple(self)], np.int64)
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The rows around a row that a function is of.
+class WindowFrame:
+    """The rows around a row that are the input of a function.
 
     Parameters
     ----------
-    rows : bool
-        Whether limits count rows; else they are distances in the one column of the order.
+        Whether limits count rows; else they are distances in the only column of the order.
     low, high : int, float or None
-        From the row on, negative before it; None for no limit. A distance of zero is that of rows
+        Relative to the row, negative before it; None for no limit. A distance of zero includes tied
+        rows, also for several columns, or columns that are not numbers.
         that tie, also where there are several columns, or others than numbers.
     """
 
@@ -113,36 +116,36 @@ class Frame:
 
     @property
     def running(self) -> bool:
-        """Whether it begins where its partition does, and ends before that does."""
+        """Whether it begins with its partition, and ends before the end of that."""
         return self.low is None and self.high is not None
 
     @property
     def reach(self) -> Reach:
-        """What a function of it looks at."""
+        """The rows that a function of the frame reads."""
         to_end, to_start = self.low is None, self.high is None
         if not self.rows:
-            # All beside what is without a limit is known of each candidate.
+            # The limits of each candidate are known, except for frames without a limit.
             return Reach(
-                to_end=to_end, to_start=to_start, ties=True, standing=self.running,
+                to_end=to_end, to_start=to_start, ties=True, initial=self.running,
             )
         before = [-limit for limit in (self.low, self.high) if limit is not None]
-        behind = [limit for limit in (self.low, self.high) if limit is not None]
+        after = [limit for limit in (self.low, self.high) if limit is not None]
         return Reach(
-            preceding=int(max([0, *before])), following=int(max([0, *behind])), to_end=to_end,
-            to_start=to_start, expand=not (to_end and to_start), standing=self.running,
+            preceding=int(max([0, *before])), following=int(max([0, *after])), to_end=to_end,
+            to_start=to_start, expand=not (to_end and to_start), initial=self.running,
         )
 
     @property
     def whole_reach(self) -> Reach:
-        """The same for one of which nothing is on record, so that all of a partition is looked at
-        where it begins with it."""
+        """The same for a function without stored results: a frame that begins with its partition
+        reads all of it."""
         if not self.running:
             return self.reach
-        return replace(self.reach, to_end=True, to_start=True, standing=False)
+        return replace(self.reach, to_end=True, to_start=True, initial=False)
 
 
 #: The rows of a partition up to the row itself, and up to those that tie with it.
-UP_TO_HERE = (Frame(True, None, 0), Frame(False, None, 0))
+UP_TO_HERE = (WindowFrame(True, None, 0), WindowFrame(False, None, 0))
 
-#: Those from the row itself on, and from those that tie with it.
-FROM_HERE = (Frame(True, 0, None), Frame(False, 0, None))
+#: The rows from the row itself on, and from those that tie with it.
+FROM_HERE = (WindowFrame(True, 0, None), WindowFrame(False, 0, None))

@@ -1,15 +1,15 @@
-"""Which rows of ordered partitions a change can matter to, and these rows before and after it.
+"""The rows of ordered partitions that a change can affect, and these rows before and after it.
 
-The rows of a partition stand in a row, in the order of their values, each as often as its count. A
-function of a row looks at some rows around it, so that a change matters to the rows around it only:
-those of a *region*. With ``S`` the rows of a region and of what functions look at from there::
+The rows of a partition are in the order of their values, each repeated by its count. A function of
+a row reads some rows around it, so a change affects only the rows around it: those of a *region*.
+With ``S`` the rows of a region and of the reads of functions from there::
 
     a function of the rows at t  =  the same outside of all regions of t as just before t
-    before and after, given here =  S just before t, and S at t
+    the segments before and after t  =  S just before t, and S at t
 
-A *segment* is one of these. Counts of the candidates are kept in trees of sums (Fenwick, *A new
-data structure for cumulative frequency tables*, 1994), which find the row of a number, and the
-number of a row, however many candidates have come and gone.
+A *segment* is one set ``S``. Trees of sums have the counts of the candidates (Fenwick, *A new data
+structure for cumulative frequency tables*, 1994). They find the row with a number, and the number
+of a row, at the same cost for any number of candidates that have come and gone.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import numpy as np
 from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.overflow import sum_leaves
 
-#: What is known of a segment, all as entries or rows of its partition: where it begins and ends,
-#: and the part of it that is the region; its time; -1 before a change and 1 after it, 0 for what
-#: stands at first; how many rows of the partition come before it, and how many there are in all;
-#: the last candidate before it, or -1; and its partition.
+#: Parts of a segment, as entries or rows of its partition: its begin and end; the begin and end of
+#: its region; and its time. The sign is -1 before a change, 1 after it, and 0 for the initial
+#: state. Then the number of rows of the partition before it, and in total; the last candidate
+#: before it, or -1; and its partition.
 START, STOP, FIRST, LAST, TIME, SIGN, OFFSET, TOTAL, PREVIOUS, PARTITION = range(10)
 _PARTS = 10
 
-#: How far a change reaches, and what there is to be seen from there: see `Reach`.
+#: The reach of a change, and of the reads from there: see `Reach`.
 (
-    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, EXPAND, STANDING, VALID_PRECEDING,
+    PRECEDING, FOLLOWING, TO_END, TO_START, COUNTED, TIES, EXPAND, INITIAL, VALID_PRECEDING,
     VALID_FOLLOWING,
 ) = range(10)
 
-#: What a replay reports.
+#: The status of a replay.
 DONE, MORE, OVERFLOW, NEGATIVE = range(4)
 
-#: So many candidates that are not there are passed one by one before the next one is looked up.
+#: Number of absent candidates that are skipped one by one before a look-up of the next present one.
 _PASSED = 16
 
 
@@ -48,16 +48,16 @@ def replay(  # type: ignore[no-untyped-def]
     bounds, was, now, tree_was, tree_now, valid, valid_was, valid_now, tie_low, tie_high,
     changed_low, changed_high, seen_low, seen_high, starts, cand, time, diff, reach, progress, most
 ):
-    """Segments of the events from where ``progress`` says, until they have ``most`` entries.
+    """Segments of the events from ``progress`` on, until they have ``most`` entries.
 
     Candidates ``bounds[g]`` to ``bounds[g + 1]`` of partition ``g`` are in order, with the counts
-    ``was`` and ``now``, which are equal between two calls, and the trees of both; and where it is
-    asked which of them are valid, that, and the trees of these. For each of them there are the ones
-    that it ties with, the ones that a change of it matters to in any case, and the ones that are
-    looked at from it in any case. Events ``starts[g]`` to ``starts[g + 1]`` are ordered by time,
-    then candidate.
+    ``was`` and ``now``, which are equal between two calls, and the trees of both. If the reach
+    needs valid candidates, there are the flags ``valid`` and the trees of valid candidates. Each
+    candidate has three ranges: the candidates that it ties with, the ones that a change of it
+    affects in any case, and the ones that are read from it in any case. Events ``starts[g]`` to
+    ``starts[g + 1]`` are ordered by time, then candidate.
 
-    Gives what has become of it, the entries (candidate, count), and the segments.
+    Returns the status, the entries (candidate, count), and the segments.
     """
     entries = np.empty((1024, 2), np.int64)
     segments = np.empty((16, _PARTS), np.int64)
@@ -72,7 +72,7 @@ def replay(  # type: ignore[no-untyped-def]
         progress[1] = -1
         if e < 0:
             e = starts[g]
-            if reach[STANDING] and size and e < starts[g + 1]:
+            if reach[INITIAL] and size and e < starts[g + 1]:
                 entries, segments, n, s = _segment(
                     entries, segments, n, s, was, tree_was, b, size, b, b + size - 1, 1, 0, 0, 0,
                     g, reach[EXPAND],
@@ -150,7 +150,7 @@ def _regions(  # type: ignore[no-untyped-def]
     regions, changed, was, now, tree_was, tree_now, valid, valid_was, valid_now, b, size,
     changed_low, changed_high, reach
 ):
-    """Fill in the regions of some candidates that change; gives how many there are."""
+    """Write the regions of some changed candidates; returns their number."""
     delta = np.int64(0)
     for i in range(changed):
         c = regions[i, 0]
@@ -176,10 +176,10 @@ def _regions(  # type: ignore[no-untyped-def]
         if reach[TO_END]:
             high = b + size - 1
         if reach[COUNTED] and delta != 0:
-            # Until as many have come as have gone, all places are others.
+            # Until the same number of rows has come as has gone, all places differ.
             high = max(high, regions[i + 1, 0] if i + 1 < changed else b + size - 1)
         regions[i, 1], regions[i, 2] = low, high
-    # One with a value may matter to what is before others that come before it.
+    # A candidate with a value may affect rows before other changed candidates that precede it.
     for i in range(changed - 2, -1, -1):
         regions[i, 1] = min(regions[i, 1], regions[i + 1, 1])
     count = 0
@@ -251,7 +251,7 @@ def _segment(  # type: ignore[no-untyped-def]
 
 @inlined
 def _before(tree, b, c):  # type: ignore[no-untyped-def]
-    """How many rows the first candidates of a partition have, so many of them."""
+    """The number of rows of the first ``c`` candidates of a partition."""
     total = np.int64(0)
     while c > 0:
         total += tree[b + c - 1]
@@ -261,18 +261,18 @@ def _before(tree, b, c):  # type: ignore[no-untyped-def]
 
 @jit
 def _find(tree, b, size, row):  # type: ignore[no-untyped-def]
-    """The candidate, from the first one of the partition, that has the row of a number; so many as
-    there are if none has."""
+    """The candidate that has the row with a number, counted from the first one of the partition;
+    the number of candidates if none has it."""
     step = 1
     while 2 * step <= size:
         step *= 2
-    found = 0
+    position = 0
     while step > 0:
-        if found + step <= size and tree[b + found + step - 1] <= row:
-            found += step
-            row -= tree[b + found - 1]
+        if position + step <= size and tree[b + position + step - 1] <= row:
+            position += step
+            row -= tree[b + position - 1]
         step //= 2
-    return found
+    return position
 
 
 @inlined
@@ -297,7 +297,7 @@ def tree_of(bounds, counts):  # type: ignore[no-untyped-def]
 
 @kernel("int64[:], int64[:]")
 def ties_of(bounds, tie):  # type: ignore[no-untyped-def]
-    """For each candidate the first and the last one of its partition that it ties with."""
+    """For each candidate the first and the last candidate of its partition that it ties with."""
     low, high = np.empty(tie.size, np.int64), np.empty(tie.size, np.int64)
     for g in range(bounds.size - 1):
         first = bounds[g]

@@ -1,11 +1,11 @@
-"""The rows of ordered partitions that a step has to see: all of a key, or those near to changes.
+"""The rows of ordered partitions that a step has to read: all rows of a key, or those near changes.
 
-A *partition* here is a key, or a part of one in which all rows are known::
+A *partition* here is a key, or a part of a key with all of its rows known::
 
-    the rows of a part that stand at any time of the step  =  those of its key between two values
+    the rows of a part at any time of the step  =  those of its key between two values
 
-and which has so many rows on both sides of what is new in it, that stand at all of these times,
-that no function looks beyond them; unless the key ends there.
+On both sides of its new updates it has unchanged rows, present at all times of the step, as far as
+any function reads; unless the key ends there.
 """
 
 from __future__ import annotations
@@ -27,47 +27,48 @@ from pyspark_diff.kernels.updates import Int64, Updates, concat, joined, spread
 
 #: A key with no more rows than this for each of its changes is read whole.
 FEW = 256
-#: So many rows are read beyond those that are surely needed.
+#: Number of rows that are read beyond those that are certainly needed.
 MORE = 16
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-class Rows:
-    """The candidates of some partitions, what is new of them, and what ties.
+class WindowRows:
+    """The candidates of some partitions, their new updates, and their ties.
 
     Parameters
     ----------
     pool : Updates
         The values of rows that were read, and then the touched ones.
     owner : ndarray of int64
-        The partition of each.
+        The partition of each row.
     read : int
-        How many of them were read.
+        The number of rows that were read.
     diff : ndarray of int64
-        Of those that were read.
+        The diffs of the rows that were read.
     keys : Updates
     key : ndarray of int64
         The key of each partition.
     new : Grouped
     ordering : Ordering
     by : int
-        How many columns make the order; the others only break ties.
+        The number of columns of the order; the others only break ties.
     edges : list of (ndarray of int64, ndarray of int64)
-        For each batch and partition the first and the last row that were read of it, of which more
-        may be there than were read; -1 for none.
+        For each batch and partition the first and the last row that was read, if the batch has
+        further rows beyond it; -1 if it has none.
     ties : bool
-        Whether rows that tie have to be known all.
+        Whether all tied rows have to be known.
 
     Attributes
     ----------
     first, base, key, tie : ndarray of int64
-        Of each candidate a row of the pool, the sum of old diffs, the key, and a number that is
-        the same for those that tie.
+        For each candidate a row of the pool, the sum of old diffs, the key, and a number that
+        tied candidates share.
     bounds : ndarray of int64
-        The first candidate of each partition, and how many there are.
+        The first candidate of each partition, and the number of candidates.
     starts, cand, time, diff : ndarray of int64
-        The first event of each partition, and how many there are; by partition, time and candidate.
+        The first event of each partition, and the number of events; by partition, time and
+        candidate.
     """
 
     def __init__(
@@ -83,27 +84,27 @@ class Rows:
             if by < len(pool.columns):
                 tie = ranking.codes(pool.columns[:by], ordering[:by], len(pool))
         packed = ranking.pack([owner, code])
-        # Rows come in few runs that are in order.
+        # The rows consist of few ordered runs.
         order = np.argsort(packed, kind="stable")
         first, base, touched, of_record, fits = candidates(order, packed, read, diff)
         check(fits)
         partition = owner[first]
-        #: Whether a partition may go on before its first candidate, and behind the last one.
+        #: Whether a partition may continue before its first candidate, and after the last one.
         self.open = tuple(np.zeros(key.size, np.bool_) for _ in range(2))
         if edges:
             low, high = np.full(key.size, _LEAST), np.full(key.size, _MOST)
             place = tie if ties else code
-            for before, behind in edges:
+            for before, after in edges:
                 self.open[0][before >= 0] = True
-                self.open[1][behind >= 0] = True
+                self.open[1][after >= 0] = True
                 low = np.where(before >= 0, np.maximum(low, place[before]), low)
-                high = np.where(behind >= 0, np.minimum(high, place[behind]), high)
-            # Of the value of an edge there may be more rows.
+                high = np.where(after >= 0, np.minimum(high, place[after]), high)
+            # There may be more rows with the value of an edge.
             own = place[first]
             known = (~self.open[0][partition] | (own > low[partition])) & (
                 ~self.open[1][partition] | (own < high[partition])
             )
-            #: Whether all that is touched is known.
+            #: Whether all touched candidates are known.
             self.known = np.ones(key.size, np.bool_)
             self.known[partition[touched & ~known]] = False
             known |= touched
@@ -131,8 +132,7 @@ class Rows:
 
 
 class _Batch(NamedTuple):
-    """Values of a batch, and where those of each key begin and end, and each touched one would be.
-    """
+    """Values of a batch, the ranges of the keys in it, and the place of each touched value."""
 
     values: Updates
     low: Int64
@@ -148,9 +148,9 @@ def rows_of(
     limit: Limit | None,
     near: int | None,
     ties: bool,
-    seen: Callable[[Rows], tuple[Int64, Int64]],
-) -> Rows:
-    """The rows of the keys of new updates that have to be seen.
+    read_range: Callable[[WindowRows], tuple[Int64, Int64]],
+) -> WindowRows:
+    """The rows of the keys of new updates that functions read.
 
     Parameters
     ----------
@@ -160,76 +160,77 @@ def rows_of(
     new : Grouped
     ordering : Ordering
     by : int
-        How many columns make the order.
+        The number of columns of the order.
     limit : Limit or None
         In a loop, the coordinates of old updates that count.
     near : int or None
-        How many rows are mostly looked at on both sides of what is new; None for all of the key.
+        The usual number of rows that are read on both sides of new updates; None for the whole
+        key.
     ties : bool
-        Whether rows that tie have to be known all.
-    seen : callable
-        The first and the last candidate that are looked at where each touched one changes; there
-        has to be one beyond them, or the partition ends.
+        Whether all tied rows have to be known.
+    read_range : callable
+        The first and the last candidate that are read if each touched candidate changes. There
+        has to be a candidate beyond them, or the partition ends.
     """
     keys = distinct_keys(new)
     touched = values_of(new.records())
     first = np.searchsorted(new.starts, key_starts(new))
     counts = np.diff(first, append=new.starts.size)
-    of = np.repeat(np.arange(len(keys)), counts)
-    found = [(values_of(batch), *key_ranges(keys, batch)) for batch in old if len(batch)]
+    key_of = np.repeat(np.arange(len(keys)), counts)
+    ranges = [(values_of(batch), *key_ranges(keys, batch)) for batch in old if len(batch)]
     whole = np.ones(len(keys), np.bool_)
     if near is not None:
-        there = np.sum([high - low for _, low, high in found], axis=0, initial=0)
+        there = np.sum([high - low for _, low, high in ranges], axis=0, initial=0)
         whole = there <= FEW * counts
-    sought = np.flatnonzero(~whole[of])
+    sought = np.flatnonzero(~whole[key_of])
     batches = []
-    for values, low, high in found:
-        place = low[of]
+    for values, low, high in ranges:
+        place = low[key_of]
         if sought.size:
             place[sought] = _places(
-                values, low[of[sought]], high[of[sought]], touched.take(sought), ordering
+                values, low[key_of[sought]], high[key_of[sought]], touched.take(sought), ordering
             )
         batches.append(_Batch(values, low, high, place))
     width = np.full(len(keys), (near or 0) + MORE)
     while True:
-        rows = _read(batches, new, touched, keys, of, whole, width, ordering, by, limit, ties)
+        rows = _read(batches, new, touched, keys, key_of, whole, width, ordering, by, limit, ties)
         if not sought.size:
             return rows
-        short = _short(rows, *seen(rows))
+        short = _short(rows, *read_range(rows))
         if not short.size:
             return rows
-        # Reads that grow by a factor cost in all little more than the last of them.
+        # Reads that grow by a factor cost in total little more than the last read.
         width[short] *= 4
 
 
 def _read(
-    batches: list[_Batch], new: Grouped, touched: Updates, keys: Updates, of: Int64,
+    batches: list[_Batch], new: Grouped, touched: Updates, keys: Updates, key_of: Int64,
     whole: np.ndarray, width: Int64, ordering: Ordering, by: int, limit: Limit | None, ties: bool,
-) -> Rows:
-    """The rows of keys, or so many of each batch on both sides of each touched value."""
+) -> WindowRows:
+    """The rows of keys, or ``width`` rows of each batch on both sides of each touched value."""
     begins, ends = [], []
-    # What is touched begins a part of its own, unless all rows between are read.
-    apart = np.ones(of.size, np.bool_)
-    apart[1:] = of[1:] != of[:-1]
-    split = np.zeros(of.size, np.bool_)
+    # Each touched value begins a part of its own, unless all rows between two are read.
+    new_key = np.ones(key_of.size, np.bool_)
+    new_key[1:] = key_of[1:] != key_of[:-1]
+    split = np.zeros(key_of.size, np.bool_)
     for _, low, high, place in batches:
-        begin = np.where(whole[of], low[of], np.maximum(low[of], place - width[of]))
-        end = np.where(whole[of], high[of], np.minimum(high[of], place + width[of]))
+        begin = np.where(whole[key_of], low[key_of], np.maximum(low[key_of], place - width[key_of]))
+        end = np.where(whole[key_of], high[key_of], np.minimum(high[key_of], place + width[key_of]))
         split[1:] |= begin[1:] > end[:-1]
         begins.append(begin)
         ends.append(end)
-    starts = np.flatnonzero(apart | split)
-    lasts = np.append(starts[1:], of.size) - 1
-    key = of[starts]
+    starts = np.flatnonzero(new_key | split)
+    lasts = np.append(starts[1:], key_of.size) - 1
+    key = key_of[starts]
     parts, owners, diffs, edges = [], [], [], []
     at = 0
     for (values, low, high, _), begin, end in zip(batches, begins, ends):
         begin, end = begin[starts], end[lasts]
         owner, rows = expand(begin, end - begin)
-        found = values.take(rows)
-        parts.append(found)
+        values_read = values.take(rows)
+        parts.append(values_read)
         owners.append(owner)
-        diffs.append(_diffs(found, limit))
+        diffs.append(_diffs(values_read, limit))
         stops = at + np.cumsum(end - begin)
         if not whole.all():
             edges.append((
@@ -238,18 +239,18 @@ def _read(
             ))
         at += rows.size
     owners.append(np.repeat(np.arange(starts.size), lasts - starts + 1))
-    return Rows(
+    return WindowRows(
         concat([*parts, touched]), np.concatenate(owners), at,
         np.concatenate([*diffs, np.empty(0, np.int64)]), keys, key, new, ordering, by, edges, ties,
     )
 
 
-def _short(rows: Rows, first: Int64, last: Int64) -> Int64:
-    """The keys of which more rows have to be read."""
+def _short(rows: WindowRows, first: Int64, last: Int64) -> Int64:
+    """The keys that need a further read."""
     short = ~rows.known
     touched = np.flatnonzero(rows.touched)
     partition = np.searchsorted(rows.bounds, touched, side="right") - 1
-    # The outermost candidate of a part is beyond what is looked at, or there may be others.
+    # The outermost candidate of a part must be beyond the reads, or there may be others.
     at_first = first <= rows.bounds[partition]
     at_last = last >= rows.bounds[partition + 1] - 1
     short[partition[rows.open[0][partition] & at_first]] = True
@@ -258,7 +259,7 @@ def _short(rows: Rows, first: Int64, last: Int64) -> Int64:
 
 
 def _diffs(rows: Updates, limit: Limit | None) -> Int64:
-    """The diffs of rows; those at coordinates that do not count are worth nothing."""
+    """The diffs of rows; zero for coordinates that do not count."""
     diffs = spread(rows.scalars(), len(rows))
     if limit is None:
         return diffs
@@ -268,7 +269,7 @@ def _diffs(rows: Updates, limit: Limit | None) -> Int64:
 def _places(
     values: Updates, low: Int64, high: Int64, wanted: Updates, ordering: Ordering
 ) -> Int64:
-    """Where values would be among those of their keys: the first that is not less."""
+    """The places of values among those of their keys: the first that is not less."""
     if values.columns is None and wanted.columns is None:
         return _search(values.key64, low, high, wanted.key64)
     low, high = low.copy(), high.copy()
@@ -286,7 +287,7 @@ def _places(
 
 @kernel("int64[:]-, int64[:], int64[:], int64[:]-")
 def _search(hay, low, high, needles):  # type: ignore[no-untyped-def]
-    found = np.empty(needles.size, np.int64)
+    places = np.empty(needles.size, np.int64)
     for i in range(needles.size):
         left, right = low[i], high[i]
         while left < right:
@@ -295,5 +296,5 @@ def _search(hay, low, high, needles):  # type: ignore[no-untyped-def]
                 left = middle + 1
             else:
                 right = middle
-        found[i] = left
-    return found
+        places[i] = left
+    return places

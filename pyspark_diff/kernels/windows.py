@@ -1,12 +1,12 @@
-"""Functions of the rows of ordered partitions, kept up to date: what changes of each row's results.
+"""Functions of the rows of ordered partitions, maintained: the changes of each row's results.
 
 For the input ``I``, every key and every time ``t``, with the rows of the key in the order of their
-values, each as often as its count::
+values, each repeated by its count::
 
     accumulate(windows(I, f), t)  =  { (row, f(the row, among the rows at t)) }
 
-A step reads the rows of the keys that it touches, or of each only those around what it touches, as
-far as its functions reach. See `pyspark_diff.kernels.window_replay` for what is evaluated.
+A step reads the rows of the keys that it touches, or only the rows around the touched ones, as far
+as its functions reach. `pyspark_diff.kernels.window_replay` selects the evaluated rows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.candidates import check
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.updates import Int64
-from pyspark_diff.kernels.window_functions import Evaluated, Function, Near, validity
-from pyspark_diff.kernels.window_reach import Frame, Reach
-from pyspark_diff.kernels.window_rows import Rows
+from pyspark_diff.kernels.window_functions import CandidateRanges, Evaluated, Function, validity
+from pyspark_diff.kernels.window_reach import Reach, WindowFrame
+from pyspark_diff.kernels.window_rows import WindowRows
 
-#: So many entries are evaluated at once, or few more than one time has.
+#: Number of entries that are evaluated at once; the entries of one time may exceed it.
 ENTRIES = 1 << 21
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-#: So often a row counts at most, so that sums have room.
+#: The maximal count of a row in sums, so that they have room.
 _LARGE = 1 << 31
 
 
 class NegativeCountError(Exception):
-    """A row stands less than no times: ``candidate``, ``time`` and ``count`` say which and when."""
+    """A row has a negative count: ``candidate``, ``time`` and ``count`` describe it."""
 
     def __init__(self, candidate: int, time: int, count: int):
         super().__init__(candidate, time, count)
@@ -42,7 +42,7 @@ class NegativeCountError(Exception):
 
 
 class Changed(NamedTuple):
-    """Changes of results: of each the candidate, time, diff, and the results."""
+    """Changes of results: the candidate, time, diff and results of each change."""
 
     candidate: Int64
     time: Int64
@@ -51,30 +51,30 @@ class Changed(NamedTuple):
 
 
 def windows(
-    rows: Rows,
+    rows: WindowRows,
     functions: Sequence[Function],
     column: Callable[[str], pa.Array],
     order: tuple[str, bool] | None,
     open_from: int | None = None,
 ) -> Iterator[Changed]:
-    """What changes of the results of functions, some of it at a time.
+    """The changes of the results of functions, in pieces.
 
     Parameters
     ----------
-    rows : Rows
+    rows : WindowRows
     functions : sequence of Function
     column : callable
         A column of the candidates by its name.
     order : tuple of (str, bool), or None
         The first column of the order, and whether it is descending.
     open_from : int, optional
-        The time from which on a row that stands less than no times is taken for one that is not
-        there, as what makes up for it may still come.
+        From this time on a row with a negative count is treated as absent, since its missing
+        insertions may still arrive.
 
     Raises
     ------
     NegativeCountError
-        If a row stands less than no times.
+        If a row has a negative count.
     """
     if (rows.base < 0).any():
         wrong = int(np.flatnonzero(rows.base < 0)[0])
@@ -82,7 +82,7 @@ def windows(
     reach = Reach.of_all([function.reach for function in functions])
     ranges = _ranges_of(rows, functions, column, order)
     near = _near(rows, reach, functions, ranges)
-    held = [function.held(rows, column) for function in functions]
+    states = [function.prepare(rows, column) for function in functions]
     diff = rows.diff if open_from is None else _none_owed(rows, open_from)
     was, now = rows.base, rows.base.copy()
     tree_was = segment.tree_of(rows.bounds, was)
@@ -101,39 +101,41 @@ def windows(
         check(status != segment.OVERFLOW)
         if status == segment.NEGATIVE:
             raise NegativeCountError(*map(int, progress))
-        seen = Evaluated(rows, entries, segments, column, ranges, reach)
-        results = [function.of(seen, kept) for function, kept in zip(functions, held)]
-        yield _differences(seen, results)
+        evaluated = Evaluated(rows, entries, segments, column, ranges, reach)
+        results = [
+            function.evaluate(evaluated, state) for function, state in zip(functions, states)
+        ]
+        yield _differences(evaluated, results)
 
 
-def _none_owed(rows: Rows, since: int) -> Int64:
-    """The diffs of events with which from a time on no candidate stands less than no times."""
-    order = np.argsort(rows.cand, kind="stable")  # those of each stay in the order of time
+def _none_owed(rows: WindowRows, since: int) -> Int64:
+    """The diffs of events, changed so that no count is negative from a time on."""
+    order = np.argsort(rows.cand, kind="stable")  # the events of each stay in the order of time
     cand, diff = rows.cand[order], rows.diff[order]
     base = rows.base[cand]
     if np.abs(diff.astype(np.float64)).sum() + np.abs(base).max(initial=0) >= 2.0**62:
-        return rows.diff  # whether it has room is looked at where it is added up
+        return rows.diff  # `replay` checks the sums
     begins = np.diff(cand, prepend=-1) != 0
     total = np.cumsum(diff)
     count = total - (total - diff)[np.maximum.accumulate(np.where(
         begins, np.arange(cand.size), 0))] + base
     count = np.where(rows.time[order] >= since, np.maximum(count, 0), count)
-    found = np.empty_like(diff)
-    found[order] = count - np.where(begins, base, np.roll(count, 1))
-    return found
+    result = np.empty_like(diff)
+    result[order] = count - np.where(begins, base, np.roll(count, 1))
+    return result
 
 
-def seen_from(
-    rows: Rows, functions: Sequence[Function], column: Callable[[str], pa.Array],
+def read_range(
+    rows: WindowRows, functions: Sequence[Function], column: Callable[[str], pa.Array],
     order: tuple[str, bool] | None,
 ) -> tuple[Int64, Int64]:
-    """The first and the last candidate that functions look at where each touched one changes,
-    whichever of the touched ones stand. Where its partition has too few, one beyond these.
+    """The first and the last candidate that functions read if each touched candidate changes, for
+    any presence of the touched candidates. If its partition has too few, one beyond these.
 
     Parameters
     ----------
     rows, functions, column, order
-        As of `windows`.
+        As in `windows`.
     """
     reach = Reach.of_all([function.reach for function in functions])
     near = _near(rows, reach, functions, _ranges_of(rows, functions, column, order))
@@ -145,10 +147,10 @@ def seen_from(
     of_all, of_valid = (np.append(0, np.cumsum(part)) for part in (counts, counts * valid))
     low, high = near.changed_low[touched], near.changed_high[touched]
     low = np.minimum(low, _before(of_all, touched, reach.following, begin))
-    high = np.maximum(high, _behind(of_all, touched, reach.preceding, end))
-    low, high = (np.where(valid[touched], wider, found) for wider, found in (
+    high = np.maximum(high, _after(of_all, touched, reach.preceding, end))
+    low, high = (np.where(valid[touched], wider, bound) for wider, bound in (
         (np.minimum(low, _before(of_valid, touched, reach.valid_following, begin)), low),
-        (np.maximum(high, _behind(of_valid, touched, reach.valid_preceding, end)), high),
+        (np.maximum(high, _after(of_valid, touched, reach.valid_preceding, end)), high),
     ))
     few, many = low < begin, high >= end
     low, high = np.maximum(low, begin), np.minimum(high, end - 1)
@@ -157,8 +159,8 @@ def seen_from(
         _before(of_valid, low, reach.valid_preceding, begin),
     ])
     last = np.maximum.reduce([
-        near.seen_high[high], _behind(of_all, high, reach.following, end),
-        _behind(of_valid, high, reach.valid_following, end),
+        near.seen_high[high], _after(of_all, high, reach.following, end),
+        _after(of_valid, high, reach.valid_following, end),
     ])
     few, many = few | (first < begin), many | (last >= end)
     first, last = np.maximum(first, begin), np.minimum(last, end - 1)
@@ -168,29 +170,27 @@ def seen_from(
 
 
 def _before(sums: Int64, at: Int64, rows: int, begin: Int64) -> Int64:
-    """The candidates that are so many rows before others, or the last one of the partition before.
-    """
+    """The candidates ``rows`` rows before others, or the last one of the partition before."""
     if not rows:
         return at
     row = sums[at] - rows
     return np.where(row < sums[begin], begin - 1, np.searchsorted(sums, row, side="right") - 1)
 
 
-def _behind(sums: Int64, at: Int64, rows: int, end: Int64) -> Int64:
-    """The candidates that are so many rows behind others, or the first one of the next partition.
-    """
+def _after(sums: Int64, at: Int64, rows: int, end: Int64) -> Int64:
+    """The candidates ``rows`` rows after others, or the first one of the next partition."""
     if not rows:
         return at
     row = sums[at + 1] + rows - 1
     return np.where(row >= sums[end], end, np.searchsorted(sums, row, side="right") - 1)
 
 
-def _differences(seen: Evaluated, results: list[pa.Array]) -> Changed:
-    """The results without those that are the same before and after a change."""
-    pairs, gone, come = window_frames.pairs_of(seen.entries, seen.segments)
+def _differences(evaluated: Evaluated, results: list[pa.Array]) -> Changed:
+    """The results without those that are equal before and after a change."""
+    pairs, gone, come = window_frames.pairs_of(evaluated.entries, evaluated.segments)
     before, after = pairs.T
     same = rows_equal(results, before, after)
-    count = seen.entries[seen.at, 1]
+    count = evaluated.entries[evaluated.at, 1]
     change = count[after] - count[before]
     other, more = ~same, same & (change != 0)
     parts = [
@@ -200,40 +200,40 @@ def _differences(seen: Evaluated, results: list[pa.Array]) -> Changed:
     at, diff = (np.concatenate(part) for part in zip(*parts))
     index = pa.array(at)
     return Changed(
-        seen.candidates[at], seen.segments[seen.of[at], segment.TIME], diff,
+        evaluated.candidates[at], evaluated.segments[evaluated.segment_of[at], segment.TIME], diff,
         [result.take(index) for result in results],
     )
 
 
 def _near(
-    rows: Rows, reach: Reach, functions: Sequence[Function],
-    ranges: dict[Frame, tuple[Int64, Int64]],
-) -> Near:
-    """What is known of each candidate whatever the counts."""
+    rows: WindowRows, reach: Reach, functions: Sequence[Function],
+    ranges: dict[WindowFrame, tuple[Int64, Int64]],
+) -> CandidateRanges:
+    """Ranges of each candidate that do not depend on counts."""
     each = np.arange(len(rows))
     changed_low = changed_high = seen_low = seen_high = each
     if reach.ties:
-        # What is counted, or summed with ties, is another for rows that tie.
+        # A change of a row's count, or of a sum with ties, affects tied rows.
         changed_low, changed_high = rows.tie_low, rows.tie_high
-    # Of a frame in which one with a value is looked for not all is seen.
-    seen = {frame for function in functions for frame in function.frames
+    # A frame with a search for a value is not read as a whole.
+    read = {frame for function in functions for frame in function.frames
             if not (reach.valid and function.reach.valid)}
     for frame, (first, last) in ranges.items():
-        if frame not in seen:
+        if frame not in read:
             continue
         low, high = window_frames.changed_by(rows.bounds, first, last)
         changed_low, changed_high = np.minimum(changed_low, low), np.maximum(changed_high, high)
         seen_high = np.maximum(seen_high, last)
-        # Of a running frame what comes before is on record, up to any candidate.
+        # For a running frame the results before any candidate are stored.
         seen_low = np.minimum(seen_low, last + 1 if frame.running else first)
-    return Near(changed_low, changed_high, seen_low, seen_high)
+    return CandidateRanges(changed_low, changed_high, seen_low, seen_high)
 
 
 def _ranges_of(
-    rows: Rows, functions: Sequence[Function], column: Callable[[str], pa.Array],
+    rows: WindowRows, functions: Sequence[Function], column: Callable[[str], pa.Array],
     order: tuple[str, bool] | None,
-) -> dict[Frame, tuple[Int64, Int64]]:
-    """The candidates in each frame that counts no rows."""
+) -> dict[WindowFrame, tuple[Int64, Int64]]:
+    """The candidates in each frame of distances."""
     return {
         frame: _ranges(rows, frame, column, order)
         for function in functions for frame in function.frames if not frame.rows
@@ -241,10 +241,11 @@ def _ranges_of(
 
 
 def _ranges(
-    rows: Rows, frame: Frame, column: Callable[[str], pa.Array], order: tuple[str, bool] | None
+    rows: WindowRows, frame: WindowFrame, column: Callable[[str], pa.Array],
+    order: tuple[str, bool] | None,
 ) -> tuple[Int64, Int64]:
-    """The candidates in the frame of each candidate: the first and the last, which may be before
-    the first where there are none."""
+    """The candidates in the frame of each candidate: the first and the last. The last is before the
+    first if there are none."""
     counts = np.diff(rows.bounds)
     first = np.repeat(rows.bounds[:-1], counts)
     last = np.repeat(rows.bounds[1:] - 1, counts)
@@ -267,13 +268,13 @@ def _ranges(
 def _codes(
     values: pa.Array, down: bool, low: int | float, high: int | float
 ) -> tuple[Int64, Int64, Int64]:
-    """Numbers in their order, and the limits around each; those of nulls mean nothing."""
+    """Numbers in their order, and the limits around each; those of nulls are arbitrary."""
     kind = values.type
     if pa.types.is_floating(kind):
         plain = buffers.fixed(values)
         moved = [plain + plain.dtype.type(-by if down else by) for by in (0, low, high)]
-        found = [ranking.float_codes(pa.array(one)) for one in moved]
-        return tuple(~one if down else one for one in found)  # type: ignore[return-value]
+        codes = [ranking.float_codes(pa.array(part)) for part in moved]
+        return tuple(~part if down else part for part in codes)  # type: ignore[return-value]
     if pa.types.is_decimal(kind):
         plain = buffers.decimal_words(values)[:, 0].copy()
         low, high = (round(by * 10**kind.scale) for by in (low, high))
@@ -284,7 +285,7 @@ def _codes(
 
 
 def _moved(numbers: Int64, by: int) -> Int64:
-    """Numbers moved, as far as 64 bits go."""
+    """Numbers plus ``by``, limited to 64 bits."""
     if by >= 0:
         return np.where(numbers > _MOST - by, _MOST, numbers + by)
     return np.where(numbers < _LEAST - by, _LEAST, numbers + by)

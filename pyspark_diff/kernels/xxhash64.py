@@ -3,9 +3,9 @@
     fold(running, v1, v2, …) = … h(v2, h(v1, running))        h(null, running) = running
 
 The algorithm is XXH64 of xxHash by Yann Collet, written from its published specification. As in
-Spark's `XxHash64` expression the hash so far is the seed of the next value, and a value of 32 or 64
-bits is hashed as its four or eight little-endian bytes. The `fold_*` kernels keep the contract of
-those in `murmur3`.
+Spark's `XxHash64` expression, the hash so far is the seed of the next value. A value of 32 or 64
+bits is hashed as its four or eight little-endian bytes. The contract of the `fold_*` kernels is in
+`murmur3`.
 """
 
 from __future__ import annotations

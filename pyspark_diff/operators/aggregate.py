@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pyspark_diff.kernels.accumulators import Accumulator, Rows, layout_of
+from pyspark_diff.kernels.accumulators import Accumulator, RowCount, layout_of
 from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors, running
 from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.lookup import accumulated_vectors
-from pyspark_diff.kernels.results import Result, Sums
+from pyspark_diff.kernels.results import GroupSums, Result
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.spark.schema import Schema
@@ -91,8 +91,8 @@ class AggregateKernel(ReplayKernel):
 
     def _results(self, vectors: DiffVectors, chosen: Sequence[int]) -> list[pa.Array]:
         offsets, _, _ = layout_of(self.accumulators)
-        sums = Sums(vectors, dict(zip(self.accumulators, offsets)))
-        return [self.results[i].of(sums) for i in chosen]
+        sums = GroupSums(vectors, dict(zip(self.accumulators, offsets)))
+        return [self.results[i].evaluate(sums) for i in chosen]
 
 
 def _only(vectors: DiffVectors, present: np.ndarray) -> DiffVectors:
@@ -103,7 +103,7 @@ def accumulators_of(
     results: Sequence[Result], *, by_rows: bool = True
 ) -> tuple[Accumulator, ...]:
     """The components of vectors from which results are computed; the count of records is first."""
-    accumulators: list[Accumulator] = [Rows()] if by_rows else []
+    accumulators: list[Accumulator] = [RowCount()] if by_rows else []
     for result in results:
         accumulators += [a for a in result.accumulators if a not in accumulators]
     return tuple(accumulators)

@@ -36,8 +36,8 @@ from pyspark_diff.kernels.lookup import accumulated_vectors, matching_rows
 from pyspark_diff.kernels.order import among, distinct, order_of
 from pyspark_diff.kernels.quantiles import Quantiles, at_places
 from pyspark_diff.kernels.results import Result
-from pyspark_diff.kernels.results import Sums as Vectors
-from pyspark_diff.kernels.top_k import Firsts
+from pyspark_diff.kernels.results import GroupSums as Vectors
+from pyspark_diff.kernels.top_k import FirstValues
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
@@ -88,13 +88,13 @@ class Touched:
         return key * self.width + 1 + np.searchsorted(self.times, time)
 
     @cached_property
-    def firsts(self) -> Firsts:
+    def firsts(self) -> FirstValues:
         """The look-up that the parts of first values and of last values share."""
         side, value = self.side, self.side.layout.value
         if value is None or (value.ordering is None and not value.exact):
             raise ValueError("a look-up of first values needs an arrangement in order")
         ordering = value.ordering or ((False, False),)  # exact numbers always have this order
-        return Firsts(self.keys, self.place, side.old, side.new, ordering, side.limit)
+        return FirstValues(self.keys, self.place, side.old, side.new, ordering, side.limit)
 
 
 class States:
@@ -224,7 +224,7 @@ class Sums(Part):
         # One call computes the results of all vectors that have a row.
         nonempty = vectors if present.all() else vectors.take(present)
         sums = Vectors(nonempty, dict(zip(self.accumulators, offsets)))
-        values = {name: result.of(sums) for name, result in self.results if name in names}
+        values = {name: result.evaluate(sums) for name, result in self.results if name in names}
 
         def column(name: str, rows: Int64) -> pa.Array:
             if rows.size == len(nonempty) and (rows == np.arange(rows.size)).all():
@@ -248,7 +248,8 @@ class First(Part):
 
     def states(self, touched: Touched, names: Sequence[str]) -> States:
         side = touched.side
-        values, before, key, time, diff, row, read = touched.firsts.of(from_back=self.from_back)
+        changes = touched.firsts.changes(from_back=self.from_back)
+        values, before, key, time, diff, row, read = changes
         # The layout decodes columns of the value, so that keys, times and diffs are fillers.
         records = Updates(values.key64, None, 0, 1, values.key64, values.columns)
 
@@ -286,7 +287,7 @@ class Places(Part):
                     quantiles, side.limit,
                 )
                 present = totals > 0
-                results[name] = quantiles.of(totals[present], values[present])
+                results[name] = quantiles.evaluate(totals[present], values[present])
 
         def column(name: str, rows: Int64) -> pa.Array:
             return results[name].take(pa.array(rows))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.time_order import in_time_order, put
+from pyspark_diff.kernels.time_order import in_time_order, rearranged
 from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.schema import DIFF, TIME, arrow_type
@@ -99,5 +99,5 @@ def in_order(tables: list[pa.Table]) -> list[pa.Table]:
     columns.reverse()
     ordered = []
     while columns:
-        ordered.append(put(columns.pop(), places))
+        ordered.append(rearranged(columns.pop(), places))
     return [pa.Table.from_arrays(ordered, schema=schema)]

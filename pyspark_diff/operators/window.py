@@ -22,8 +22,8 @@ from pyspark_diff.errors import NegativeMultiplicityError
 from pyspark_diff.kernels.updates import Int64, Updates, joined
 from pyspark_diff.kernels.window_functions import Function
 from pyspark_diff.kernels.window_reach import Reach
-from pyspark_diff.kernels.window_rows import Rows, rows_of
-from pyspark_diff.kernels.windows import Changed, NegativeCountError, seen_from, windows
+from pyspark_diff.kernels.window_rows import WindowRows, rows_of
+from pyspark_diff.kernels.windows import Changed, NegativeCountError, read_range, windows
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.reasons import PARTITION_READ, Reason
@@ -58,7 +58,7 @@ class WindowKernel(ReplayKernel):
 
     def needs(self, wanted: Sequence[int], number: int) -> Sequence[str]:
         functions = self._wanted(wanted)
-        if any(function.telling for function in functions):
+        if any(function.distinguishes_ties for function in functions):
             return self.names  # they break ties
         needed = {self.names[i] for i in wanted if i < len(self.names)}
         needed.update(name for name, _ in self.by)
@@ -81,8 +81,8 @@ class WindowKernel(ReplayKernel):
         if len(side.new.updates):
             reach = Reach.of_all([function.reach for function in functions])
 
-            def touched(rows: Rows) -> tuple[Int64, Int64]:
-                return seen_from(rows, functions, _Columns(side, rows), first)
+            def touched(rows: WindowRows) -> tuple[Int64, Int64]:
+                return read_range(rows, functions, _Columns(side, rows), first)
 
             first = self.by[0] if self.by else None
             rows = rows_of(
@@ -142,7 +142,7 @@ class WindowKernel(ReplayKernel):
 class _Columns:
     """The columns of candidates, each computed on its first request."""
 
-    def __init__(self, side: Side, rows: Rows):
+    def __init__(self, side: Side, rows: WindowRows):
         self._side, self._rows = side, rows
         pool = rows.pool
         self._pool = Updates(pool.key64, None, 0, 1, pool.key64, pool.columns)

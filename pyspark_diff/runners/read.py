@@ -37,7 +37,14 @@ from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, pack
 from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.history import distinct_keys, due_after, recent
-from pyspark_diff.kernels.key_ranges import MOST_BYTES, Keys, fitting, ranges, rows_of, updates_between
+from pyspark_diff.kernels.key_ranges import (
+    MOST_BYTES,
+    Keys,
+    fitting,
+    ranges,
+    rows_of,
+    updates_between,
+)
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
 from pyspark_diff.operators.contract import (

@@ -28,7 +28,7 @@ from pyspark_diff.kernels.jit import interruptible
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
-from pyspark_diff.kernels.standing import each_as_often
+from pyspark_diff.kernels.standing import repeated_places
 from pyspark_diff.kernels.updates import Int64, Updates, concat
 from pyspark_diff.spark.frames import frame_of_table, map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
@@ -369,7 +369,7 @@ def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
 
 def _repeated(table: pa.Table, times: Int64) -> Tables:
     """Repeat each row as often as `times` says; yields chunks, at least one."""
-    for rows in each_as_often(times, CHUNK_ROWS) if times.any() else [np.arange(0)]:
+    for rows in repeated_places(times, CHUNK_ROWS) if times.any() else [np.arange(0)]:
         if table.num_columns:
             yield table.take(pa.array(rows))
         else:
