@@ -30,9 +30,9 @@ FAULTY = {
 }
 #: Class names that several files have: each is renamed when its room gets its text anew.
 SHARED_NAMES = set(
-    "Aggregate BitAggregate Clock Collection Comoment Constant Count Dataflow Entry Expression "
-    "Filter Frame Interval Kept Kernel Near Output Pairs Part Parts Plan Read Reading Rows Scan "
-    "Stop Sums Updates View Waiting Written _Folder _Parser _Replay _Snapshot _Unknown".split()
+    "Aggregate Clock Collection Constant Dataflow Entry Expression Filter Interval Near "
+    "Output Parts Plan Read Reading Scan Stop Updates View Waiting Written _Folder _Parser "
+    "_Replay _Snapshot _Unknown".split()
 )
 
 

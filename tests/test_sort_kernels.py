@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_diff.kernels import decimals, order
-from pyspark_diff.kernels.arrow_expression import Apply, Constant, Field
+from pyspark_diff.kernels.arrow_expression import Apply, ArrowConstant, Field
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -167,8 +167,8 @@ def test_decimals_of_many_digits_are_computed_once(monkeypatch, digits, nulls, b
         numbers[3] = None
     asked = 0
     if branch:
-        some = Apply(">", (field, Constant(Decimal(0), kind)), pa.bool_())
-        formula = Apply("case", (some, formula, Constant(Decimal(0), kind)), kind)
+        some = Apply(">", (field, ArrowConstant(Decimal(0), kind)), pa.bool_())
+        formula = Apply("case", (some, formula, ArrowConstant(Decimal(0), kind)), kind)
         asked = 1
     found = formula.value(pa.table({"a": pa.array(numbers, kind)}))
     wanted = [None if n is None else n * (levels + 1) for n in numbers]

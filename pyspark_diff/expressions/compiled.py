@@ -18,7 +18,13 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import UnsupportedTypeError
 from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
 from pyspark_diff.kernels import calendar
-from pyspark_diff.kernels.arrow_expression import CHECKED, Apply, ArrowExpression, Constant, Field
+from pyspark_diff.kernels.arrow_expression import (
+    CHECKED,
+    Apply,
+    ArrowConstant,
+    ArrowExpression,
+    Field,
+)
 from pyspark_diff.spark.schema import arrow_type
 
 _BOOLEAN, _LONG, _NULL, _STRING = T.BooleanType(), T.LongType(), T.NullType(), T.StringType()
@@ -147,7 +153,7 @@ def compiled(
         result = compiler.compiled(tree)
     except (_Unknown, UnsupportedTypeError):
         return None
-    if isinstance(result.formula, Constant) and (result.kind == _NULL or _is_interval(result)):
+    if isinstance(result.formula, ArrowConstant) and (result.kind == _NULL or _is_interval(result)):
         return None
     return result
 
@@ -176,7 +182,7 @@ class _Compiler:
             field = self._field(tree)
             return CompiledExpression(Field(field.name, arrow_type(field.dataType)), field.dataType)
         if isinstance(tree, Literal):
-            constant = Constant(tree.value, arrow_type(tree.kind))
+            constant = ArrowConstant(tree.value, arrow_type(tree.kind))
             return CompiledExpression(constant, tree.kind, written=True)
         if isinstance(tree, Alias):
             return self.compiled(tree.child)
@@ -239,7 +245,7 @@ def _shifted(
     """A timestamp plus or minus a literal interval of days and times."""
     if name == "+" and _is_interval(value):
         value, by = by, value
-    content = by.formula.content if isinstance(by.formula, Constant) else None
+    content = by.formula.content if isinstance(by.formula, ArrowConstant) else None
     if name not in ("+", "-") or content is None or value.kind not in (_INSTANT, _MOMENT):
         raise _Unknown
     return _apply(name, [value, by], value.kind)
@@ -281,8 +287,9 @@ def _as_decimal(value: CompiledExpression) -> CompiledExpression:
     if value.kind not in _INTEGERS:
         raise _Unknown
     digits = _DIGITS[value.kind]
-    if value.written and isinstance(value.formula, Constant) and value.formula.content is not None:
-        digits = len(str(abs(int(value.formula.content))))
+    formula = value.formula
+    if value.written and isinstance(formula, ArrowConstant) and formula.content is not None:
+        digits = len(str(abs(int(formula.content))))
     return _as(value, T.DecimalType(digits, 0))
 
 
@@ -301,14 +308,14 @@ def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
     _count(arguments, 2)
     kind = _LONG if name == "div" and _widest(arguments) else _widest(arguments)
     value, divisor = arguments[0], arguments[1].formula
-    by = divisor.content if isinstance(divisor, Constant) else None
-    if name == "div" and not isinstance(divisor, Constant):
+    by = divisor.content if isinstance(divisor, ArrowConstant) else None
+    if name == "div" and not isinstance(divisor, ArrowConstant):
         return _apply("div by", [_as(a, _LONG) for a in arguments], _LONG)
     if name == "%" and by == -1:
         by = 1
     if by is None or by in (0, -1) or isinstance(by, str) or name == "pmod" and by < 0:
         raise _Unknown
-    constant = CompiledExpression(Constant(by, arrow_type(kind)), kind)
+    constant = CompiledExpression(ArrowConstant(by, arrow_type(kind)), kind)
     return _apply(name, [_as(value, kind), constant], kind)
 
 
@@ -360,7 +367,7 @@ def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
     kind = _common(arguments)
     operands = [_as(a, kind) for a in arguments]
     # A literal that needs rounding is no constant any more.
-    constant = all(isinstance(a.formula, Constant) for a in operands[1:])
+    constant = all(isinstance(a.formula, ArrowConstant) for a in operands[1:])
     if len(operands) < 2 or not constant or not _is_ordered(kind):
         raise _Unknown
     return _apply(name, operands, _BOOLEAN)
@@ -372,7 +379,7 @@ def _search(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpre
     if any(value.kind != _STRING for value in arguments):
         raise _Unknown
     part = arguments[1].formula
-    if not isinstance(part, Constant) or not isinstance(part.content, str):
+    if not isinstance(part, ArrowConstant) or not isinstance(part.content, str):
         raise _Unknown
     if name == "like" and "\\" in part.content:
         raise _Unknown
@@ -384,14 +391,14 @@ def _substring(name: str, arguments: Sequence[CompiledExpression]) -> CompiledEx
     _count(arguments, 3)
     first, length = (value.formula for value in arguments[1:])
     if arguments[0].kind != _STRING or not (
-        isinstance(first, Constant) and isinstance(first.content, int)
-        and isinstance(length, Constant) and isinstance(length.content, int)
+        isinstance(first, ArrowConstant) and isinstance(first.content, int)
+        and isinstance(length, ArrowConstant) and isinstance(length.content, int)
     ):
         raise _Unknown
     if first.content < 1 or length.content < 0:
         raise _Unknown
     begin = first.content - 1
-    ends = [Constant(at, pa.int64()) for at in (begin, begin + length.content)]
+    ends = [ArrowConstant(at, pa.int64()) for at in (begin, begin + length.content)]
     return CompiledExpression(
         Apply(name, (arguments[0].formula, *ends), arrow_type(_STRING)), _STRING
     )
@@ -413,7 +420,7 @@ def _truncation(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
     """The start of the calendar unit of a timestamp, as a timestamp, or of a date, as a date."""
     _count(arguments, 2)
     value, written = arguments if name == "trunc" else reversed(arguments)
-    text = written.formula.content if isinstance(written.formula, Constant) else None
+    text = written.formula.content if isinstance(written.formula, ArrowConstant) else None
     unit = calendar.UNITS.get(text.lower()) if isinstance(text, str) else None
     if unit is None or name == "trunc" and unit not in calendar.DAYS:
         raise _Unknown
@@ -422,7 +429,7 @@ def _truncation(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
         value = _as_day(value)
     elif value.kind not in (_INSTANT, _MOMENT):
         raise _Unknown
-    constant = CompiledExpression(Constant(unit, pa.string()), _STRING)
+    constant = CompiledExpression(ArrowConstant(unit, pa.string()), _STRING)
     return _apply("trunc", [value, constant], kind)
 
 
@@ -430,7 +437,7 @@ def _as_day(value: CompiledExpression) -> CompiledExpression:
     """A date, or the date of a timestamp."""
     if value.kind == _DATE:
         return value
-    if value.kind not in (_INSTANT, _MOMENT) or isinstance(value.formula, Constant):
+    if value.kind not in (_INSTANT, _MOMENT) or isinstance(value.formula, ArrowConstant):
         raise _Unknown
     # Unlike a cast, the function `date` may map different values to one.
     return _apply("date", [value], _DATE)
@@ -440,12 +447,12 @@ def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
     """An injective cast, or a cast to a date."""
     if kind == _DATE and value.kind in (_INSTANT, _MOMENT):
         return _as_day(value)
-    if kind == _INSTANT and value.kind == _MOMENT and not isinstance(value.formula, Constant):
+    if kind == _INSTANT and value.kind == _MOMENT and not isinstance(value.formula, ArrowConstant):
         return _apply("cast", [value], kind)
     if value.kind in _INTEGERS and kind == T.StringType() or (
         value.kind == _BOOLEAN and kind in _INTEGERS
     ):
-        if isinstance(value.formula, Constant):
+        if isinstance(value.formula, ArrowConstant):
             raise _Unknown
         return _apply("cast", [value], kind)
     if isinstance(kind, T.DecimalType) and not _holds(kind, value):
@@ -458,16 +465,16 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
     if value.kind == kind:
         return value
     if value.kind == _NULL:
-        return CompiledExpression(Constant(None, arrow_type(kind)), kind)
+        return CompiledExpression(ArrowConstant(None, arrow_type(kind)), kind)
     if not _holds(kind, value):
         if isinstance(kind, T.DecimalType) and isinstance(value.kind, T.DecimalType):
             return _fitted(value, kind)
         raise _Unknown
-    if isinstance(value.formula, Constant):
+    if isinstance(value.formula, ArrowConstant):
         content = value.formula.content
         if isinstance(kind, T.DecimalType) and content is not None:
             content = Decimal(content)
-        return CompiledExpression(Constant(content, arrow_type(kind)), kind)
+        return CompiledExpression(ArrowConstant(content, arrow_type(kind)), kind)
     return _apply("cast", [value], kind)
 
 
@@ -492,7 +499,7 @@ def _holds(kind: T.DataType, value: CompiledExpression) -> bool:
     if isinstance(value.kind, T.DecimalType):
         there = value.kind.precision - value.kind.scale
         return there <= whole and value.kind.scale <= kind.scale
-    if isinstance(value.formula, Constant) and value.kind in _INTEGERS:
+    if isinstance(value.formula, ArrowConstant) and value.kind in _INTEGERS:
         content = value.formula.content
         return content is None or len(str(abs(int(content)))) <= whole
     return _DIGITS.get(value.kind, _MOST + 1) <= whole

@@ -14,7 +14,7 @@ from typing import Iterator, Sequence
 
 import pyarrow as pa
 
-from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
+from pyspark_diff.kernels.arrow_expression import Apply, ArrowConstant, ArrowExpression, Field
 from pyspark_diff.kernels.window_functions import PlaceFunction
 from pyspark_diff.operators.linear import DropNull, Expression, Pick
 from pyspark_diff.operators.node import Keyed, Linear, Node, Reader
@@ -153,7 +153,7 @@ def _column(formula: ArrowExpression) -> str | None:
 
 def _whole(formula: ArrowExpression, less: int = 0) -> int | None:
     """The largest whole number that is at most a constant; below the constant if `less`."""
-    if not isinstance(formula, Constant) or isinstance(formula.content, (bool, str)):
+    if not isinstance(formula, ArrowConstant) or isinstance(formula.content, (bool, str)):
         return None
     if formula.content is None:
         return 0  # a comparison with null is never true

@@ -116,7 +116,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Constant:
+class ArrowConstant:
     """The same value in each row: an int, Decimal, bool or str, or None.
 
     Parameters
@@ -214,11 +214,11 @@ class Apply:
             return value if value.type == self.kind else self._checked(self._fit, active, value)
         if name == "substring":
             value, first, end = arguments
-            assert isinstance(first, Constant) and isinstance(end, Constant)
+            assert isinstance(first, ArrowConstant) and isinstance(end, ArrowConstant)
             return pc.utf8_slice_codeunits(value.value(table, active), first.content, end.content)
         if name == "trunc":
             value, unit = arguments
-            assert isinstance(unit, Constant) and isinstance(unit.content, str)
+            assert isinstance(unit, ArrowConstant) and isinstance(unit.content, str)
             text = unit.content
             return self._checked(
                 lambda starts: calendar.truncated(starts, text, self.kind), active,
@@ -317,7 +317,7 @@ class Apply:
         return result
 
     def _in(self, value: Value) -> Value:
-        contents = [a.content for a in self.arguments[1:] if isinstance(a, Constant)]
+        contents = [a.content for a in self.arguments[1:] if isinstance(a, ArrowConstant)]
         known = pa.array([c for c in contents if c is not None], type=self.arguments[0].kind)
         contained = pc.is_in(value, value_set=known)
         unknown = pc.is_null(value)
@@ -334,7 +334,7 @@ class Apply:
         return f"{name}({', '.join(texts)})"
 
 
-ArrowExpression = Union[Field, Constant, Apply]
+ArrowExpression = Union[Field, ArrowConstant, Apply]
 
 _SQL = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
         "date32[day]": "date"}
@@ -354,7 +354,7 @@ def column_of(formula: ArrowExpression, table: pa.Table) -> pa.ChunkedArray | pa
     Examples
     --------
     >>> import pyarrow as pa
-    >>> half = Apply("div", (Field("n", pa.int64()), Constant(2, pa.int64())), pa.int64())
+    >>> half = Apply("div", (Field("n", pa.int64()), ArrowConstant(2, pa.int64())), pa.int64())
     >>> column_of(half, pa.table({"n": [7, None, -7]})).to_pylist()
     [3, None, -3]
     """

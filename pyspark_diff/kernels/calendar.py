@@ -138,7 +138,6 @@ def clock_part(unit: str, units: int) -> Callable[[Any], Any]:
 
 
 def _mapped(value: Any, function: Callable[[Numbers], Numbers], kind: pa.DataType) -> Any:
-    """The results of a function of numbers."""
     if isinstance(value, pa.ChunkedArray):
         chunks = [_mapped(chunk, function, kind) for chunk in value.chunks]
         return pa.chunked_array(chunks, kind)

@@ -39,7 +39,7 @@ def check(fits: bool) -> None:
     if not fits:
         raise DiffOverflowError(
             "the accumulated diff of a record leaves the range of 64-bit integers: check the diffs "
-            "that went in"
+            "of the input"
         )
 
 

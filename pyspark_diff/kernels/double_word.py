@@ -86,7 +86,7 @@ def pair_sum(a, b, first, second):  # type: ignore[no-untyped-def]
 
 @inlined
 def _scaled_sum(a, b, first, second):  # type: ignore[no-untyped-def]
-    """The same, if one of the three may be scaled."""
+    """As `pair_sum`, if one of the three pairs may be scaled."""
     # Scaling only cuts off digits far below the last bit of so large a sum.
     if abs(a) >= abs(b):
         a, b = b * DOWN, a * DOWN

@@ -196,7 +196,7 @@ def brought(  # type: ignore[no-untyped-def]
 
 @jit
 def large(diff):  # type: ignore[no-untyped-def]
-    """Whether sums of diffs of this size may leave 64 bits; `abs` fails for the least number."""
+    """Whether sums of such large diffs may leave 64 bits. `abs` of the least number is negative."""
     return diff > LARGE or diff < -LARGE
 
 

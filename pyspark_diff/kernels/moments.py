@@ -142,10 +142,10 @@ class ComomentResult(ColumnResult):
     ----------
     other : int
         The index of the second column, the independent one of a regression.
-    Spark's name of the function.
-        As Spark calls the function.
-    Whether a division by zero is an error instead of null.
-        Whether a division by zero is an error, and not null.
+    name : str
+        Spark's name of the function.
+    ansi : bool
+        Whether a division by zero is an error instead of null.
     """
 
     other: int

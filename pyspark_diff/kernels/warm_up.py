@@ -60,7 +60,6 @@ def compile_kernel(name: str) -> int:
 
 
 def _begin() -> None:
-    """Set a process up."""
     # A user who warms up knows that it takes time.
     logging.getLogger("pyspark_diff").setLevel(logging.ERROR)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -460,7 +460,7 @@ class Summed(Function):
 
 @dataclass(frozen=True)
 class SummedPairs(Summed):
-    """The same for pairs of two columns, possibly the same column twice.
+    """A function of sums over pairs of two columns, possibly the same column twice.
 
     Parameters
     ----------

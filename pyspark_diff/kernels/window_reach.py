@@ -137,7 +137,7 @@ class WindowFrame:
 
     @property
     def whole_reach(self) -> Reach:
-        """The same for a function without stored results: a frame that begins with its partition
+        """The reach of a function without stored results: a frame that begins with its partition
         reads all of it."""
         if not self.running:
             return self.reach

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pyspark_diff.errors import SourceError
-from pyspark_diff.kernels.arrow_expression import Constant
+from pyspark_diff.kernels.arrow_expression import ArrowConstant
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.parquet import ParquetScan
@@ -81,9 +81,9 @@ class UpdateRows:
         if scan is None:
             return cls(schema, frame=frame, time=time, diff=diff)
         if time is not None:
-            scan = scan.with_columns(**{TIME: Constant(time, kind)})
+            scan = scan.with_columns(**{TIME: ArrowConstant(time, kind)})
         if diff is not None:
-            scan = scan.with_columns(**{DIFF: Constant(diff, pa.int64())})
+            scan = scan.with_columns(**{DIFF: ArrowConstant(diff, pa.int64())})
         return cls(schema, frame=frame, time=time, diff=diff, rows=scan.rows, scan=scan)
 
     def only(self, names: AbstractSet[str]) -> "UpdateRows":
@@ -156,7 +156,7 @@ class Feed:
         if scan is None or not self.is_constant:
             return self
         shared = {TIME: source.time, DIFF: source.diff}
-        none = Constant(None, pa.null())
+        none = ArrowConstant(None, pa.null())
         scan = scan.with_columns(**{n: none for n, value in shared.items() if value is not None})
         return replace(self, source=replace(source, scan=scan))
 

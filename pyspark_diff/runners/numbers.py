@@ -16,7 +16,7 @@ from typing import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field
+from pyspark_diff.kernels.arrow_expression import Apply, ArrowConstant, ArrowExpression, Field
 from pyspark_diff.kernels import sums
 from pyspark_diff.kernels.consolidate import consolidate_parts
 from pyspark_diff.kernels.jit import kernel
@@ -365,7 +365,7 @@ _FUNCTIONS: Mapping[str, Callable[[Int64, Int64], Int64]] = {
 def _known(formula: ArrowExpression) -> bool:
     if isinstance(formula, Field):
         return is_number(formula.kind)
-    if isinstance(formula, Constant):
+    if isinstance(formula, ArrowConstant):
         return formula.kind == pa.int64() and formula.content is not None
     if not isinstance(formula, Apply) or not all(map(_known, formula.arguments)):
         return False
@@ -380,7 +380,7 @@ def _known(formula: ArrowExpression) -> bool:
 def _value(formula: ArrowExpression, rows: Numbers) -> Int64:
     if isinstance(formula, Field):
         return rows.columns[formula.name]
-    if isinstance(formula, Constant):
+    if isinstance(formula, ArrowConstant):
         return np.int64(formula.content)  # type: ignore[arg-type]
     first, second = (_value(argument, rows) for argument in formula.arguments)
     return _FUNCTIONS[formula.function](first, second)

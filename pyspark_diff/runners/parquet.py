@@ -25,7 +25,13 @@ from pyspark_diff.errors import SourceError
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.tree import planned_tree
 from pyspark_diff.fallbacks import PYARROW, fall_back
-from pyspark_diff.kernels.arrow_expression import Apply, ArrowExpression, Constant, Field, column_of
+from pyspark_diff.kernels.arrow_expression import (
+    Apply,
+    ArrowConstant,
+    ArrowExpression,
+    Field,
+    column_of,
+)
 from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_as
@@ -136,7 +142,7 @@ class ParquetScan:
         value = dict(self.outputs)[name]
         while isinstance(value, Apply) and value.function == "cast":
             (value,) = value.arguments
-        if isinstance(value, Constant) and isinstance(value.content, int):
+        if isinstance(value, ArrowConstant) and isinstance(value.content, int):
             return Bounds(value.content, value.content, 0)
         if self.condition is not None or not isinstance(value, Field):
             return None
@@ -350,9 +356,9 @@ def _may_hold(condition: ArrowExpression | None, bounds: Mapping[str, Bounds]) -
         return True
     value, other = condition.arguments
     name = condition.function
-    if isinstance(value, Constant):
+    if isinstance(value, ArrowConstant):
         value, other, name = other, value, _TURNED[name]
-    if not isinstance(value, Field) or not isinstance(other, Constant):
+    if not isinstance(value, Field) or not isinstance(other, ArrowConstant):
         return True
     known, content = bounds.get(value.name), other.content
     if known is None or not isinstance(content, int) or isinstance(content, bool):
