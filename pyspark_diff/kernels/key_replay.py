@@ -14,7 +14,7 @@ from pyspark_diff.kernels.overflow import lie_near
 #: its count is positive. Or its counts without and with the new events.
 LEAST, NUMBER, PRESENT, BOTH = range(4)
 
-#: If the least and the greatest value are at most this far from each other, each value has a slot.
+#: If the least and the greatest value are closer to each other than this, each value has a slot.
 NEAR = 256
 #: More values than this are stored in heaps, and not scanned.
 FEW = 64
