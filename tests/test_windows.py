@@ -39,7 +39,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import FloatSum, IntegerSum
 from pyspark_diff.kernels.window_functions import (
-    Listed, Nth, Offset, Picked, Place, Summed,
+    Listed, Nth, Offset, Picked, PlaceFunction, Summed,
 )
 from pyspark_diff.kernels.window_reach import FROM_HERE, UP_TO_HERE
 from pyspark_diff.kernels.window_reach import WindowFrame as Frame
@@ -466,8 +466,9 @@ def test_what_a_change_with_a_value_matters_to_before_others():
 
 #: Also those that look at a whole partition.
 ALL_FUNCTIONS = (
-    *FUNCTIONS, *(Place(LONG, name) for name in ("row_number", "rank", "dense_rank")),
-    Place(pa.float64(), "percent_rank"), Place(pa.float64(), "cume_dist"), Place(LONG, "ntile", 3),
+    *FUNCTIONS, *(PlaceFunction(LONG, name) for name in ("row_number", "rank", "dense_rank")),
+    PlaceFunction(pa.float64(), "percent_rank"), PlaceFunction(pa.float64(), "cume_dist"),
+    PlaceFunction(LONG, "ntile", 3),
     Picked(LONG, "min", "w", Frame(True, None, None), "w"),
     Picked(LONG, "max", "w", UP_TO_HERE[1], "w"), Picked(LONG, "min", "w", FROM_HERE[0], "w"),
     Picked(LONG, "last", "w", Frame(True, None, 2)), Picked(LONG, "last", "w", Frame(True, 1, 3)),
@@ -484,7 +485,7 @@ def result_of(function, rows: list[tuple], place: int, down: bool):
     """The result of a function of the row at a place, from its definition."""
     number = {"k": 0, "v": 1, "w": 2}
     values = [-row[1] if down else row[1] for row in rows]
-    if isinstance(function, Place):
+    if isinstance(function, PlaceFunction):
         before = sum(value < values[place] for value in values)
         if function.name == "ntile":
             size, more = divmod(len(rows), function.parts)
