@@ -167,6 +167,152 @@ def test_tables_with_other_rules_are_left_to_spark(tmp_path, properties):
     assert not files_of(tmp_path / "t").can_be_merged_into()
 
 
+def add_to_column(**rules):
+    """A function that adds metadata to the last column of a table."""
+    def change(actions):
+        for metadata in (action["metaData"] for action in actions if "metaData" in action):
+            schema = json.loads(metadata["schemaString"])
+            schema["fields"][-1]["metadata"] |= rules
+            metadata["schemaString"] = json.dumps(schema)
+
+    return change
+
+
+def add_to_files(**fields):
+    """A function that adds fields to each file of the last commit."""
+    def change(actions):
+        last = max(number for number, action in enumerate(actions) if "commitInfo" in action)
+        for add in (action["add"] for action in actions[last - 2:] if "add" in action):
+            add |= {name: value(add) if callable(value) else value
+                    for name, value in fields.items()}
+
+    return change
+
+
+def set_property(name, value):
+    def change(actions):
+        for action in actions:
+            action.get("metaData", {"configuration": {}})["configuration"][name] = value
+
+    return change
+
+
+class OtherProtocol:
+    """A table of deltalake with another protocol."""
+
+    def __init__(self, table, **protocol):
+        self._table, self._protocol = table, protocol
+
+    def __getattr__(self, name):
+        return getattr(self._table, name)
+
+    def protocol(self):
+        return self._table.protocol()._replace(**self._protocol)
+
+
+VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1,
+          "cardinality": 1}
+#: Changes of a log, and parts of the reasons why Spark reads and merges the table; None if it does
+#: not.
+LOGS = {
+    "plain": (lambda actions: None, None, None),
+    "column mapping": (set_property("delta.columnMapping.mode", "name"), "mapping", "mapping"),
+    "a check constraint": (
+        set_property("delta.constraints.small", "v < 9"), None, "delta.constraints.small"),
+    "a generated column": (
+        add_to_column(**{"delta.generationExpression": "k * 2"}), None, "generationExpression"),
+    "an identity column": (add_to_column(**{"delta.identity.start": 1}), None, "identity.start"),
+    "a default": (add_to_column(CURRENT_DEFAULT="7"), None, "CURRENT_DEFAULT"),
+    "an invariant": (add_to_column(**{"delta.invariants": "{}"}), None, "delta.invariants"),
+    "a widened column": (add_to_column(**{"delta.typeChanges": []}), None, "delta.typeChanges"),
+    "a file elsewhere": (
+        add_to_files(path=lambda add: f"file:///other/{add['path']}"), "outside the folder",
+        "outside the folder"),
+}
+#: Entries of a protocol, and the same reasons.
+PROTOCOLS = {
+    "a reader's feature": (dict(reader_features=["typeWidening"]), "unknown", "unknown"),
+    "a writer's feature": (
+        dict(min_writer_version=7, writer_features=["rowTracking"]), None, "unknown"),
+    "an earlier writer": (dict(min_writer_version=6, writer_features=None), None, "unknown"),
+    "known features": (
+        dict(min_writer_version=7, reader_features=["deletionVectors"],
+             writer_features=["deletionVectors", "invariants"]), None, None),
+}
+
+
+@pytest.mark.parametrize("name", [*LOGS, *PROTOCOLS])
+def test_logs_that_spark_reads_name_the_reason(tmp_path, caplog, name):
+    """No commit may change rules of a table, or lose rows that only Spark sees."""
+    caplog.set_level("DEBUG", "pyspark_diff")
+    rows = pa.table({"k": pa.array([1], pa.int64()), "v": pa.array([2], pa.int64())})
+    for _ in range(2):
+        write_deltalake(tmp_path / "t", rows, mode="append", configuration=FEED)
+    if name in LOGS:
+        change, source, sink = LOGS[name]
+        logs = sorted((tmp_path / "t" / "_delta_log").glob("*.json"))
+        parts = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
+        change([action for part in parts for action in part])
+        for log, part in zip(logs, parts):
+            log.write_text("\n".join(map(json.dumps, part)))
+        files = files_of(tmp_path / "t")
+    else:
+        protocol, source, sink = PROTOCOLS[name]
+        table = OtherProtocol(DeltaTable(str(tmp_path / "t")), **protocol)
+        files = DeltaFiles(tmp_path / "t", table)
+    for answer, reason in (
+        (files.changes(["k", "v"], 1, 9), source), (files.can_be_merged_into() or None, sink),
+    ):
+        assert (answer is None) == (reason is not None), caplog.text
+    reasons = [record.args[0].reason for record in caplog.records]
+    wanted = [reason for reason in (source, sink) if reason is not None]
+    assert len(reasons) == len(wanted)
+    assert all(part in reason for part, reason in zip(wanted, reasons)), reasons
+
+
+def test_changes_of_schemas_and_of_deletion_vectors_are_read_by_spark(tmp_path, caplog):
+    caplog.set_level("DEBUG", "pyspark_diff")
+    for number in range(2):
+        write_deltalake(tmp_path / "t", pa.table({"k": [number]}), mode="append",
+                        configuration=FEED)
+    DeltaTable(str(tmp_path / "t")).alter.set_table_properties({"delta.appendOnly": "true"})
+    files = files_of(tmp_path / "t")
+    assert files.changes(["k"], 1, 9) is None
+    assert "version 2 changed the schema, the properties" in caplog.records[-1].args[0].reason
+    log = tmp_path / "t" / "_delta_log" / f"{2:020d}.json"
+    add = {"path": "a.parquet", "size": 1, "dataChange": True, "deletionVector": VECTOR}
+    for reason, actions in (
+        ("version 2 has deletion vectors", [{"add": add}]),
+        ("version 2 has deletion vectors", [{"remove": add}]),
+        ("a.parquet", [{"add": {**add, "deletionVector": None}}]),
+    ):
+        log.write_text("\n".join(map(json.dumps, actions)))
+        assert files.changes(["k"], 1, 9) is None
+        assert reason in caplog.records[-1].args[0].reason
+
+
+def test_more_changes_than_the_limit_are_left_to_spark(tmp_path, caplog):
+    caplog.set_level("DEBUG", "pyspark_diff")
+    for _ in range(4):
+        write_deltalake(tmp_path / "t", pa.table({"k": [*range(5)]}), mode="append",
+                        configuration=FEED)
+    files = files_of(tmp_path / "t")
+    assert files.changes(["k"], 1, 15).num_rows == 15
+    for most in 1, 14:
+        assert files.changes(["k"], 1, most) is None
+        assert f"more than {most} rows changed" in caplog.records[-1].args[0].reason
+
+
+def test_types_that_both_write_differently_are_left_to_spark(tmp_path, caplog):
+    caplog.set_level("DEBUG", "pyspark_diff")
+    kinds = pa.list_(pa.int64()), pa.struct({"a": pa.int64()}), pa.map_(pa.string(), pa.int64())
+    for number, kind in enumerate(kinds):
+        folder = tmp_path / f"t{number}"
+        write_deltalake(folder, pa.table({"k": [1], "v": pa.array([None], kind)}))
+        assert not files_of(folder).can_be_merged_into()
+        assert "column 'v' is of type" in caplog.records[-1].args[0].reason
+
+
 def test_a_column_with_a_comment_is_merged_and_keeps_it(tmp_path):
     text = {"comment": "text"}
     fields = pa.schema([("k", pa.int64()), pa.field("v", pa.string(), metadata=text)])

@@ -43,9 +43,19 @@ def write_int96(rows, path):
     pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
 
 
-def write_legacy(rows, path):
-    keys = {"org.apache.spark.version": "4.2.0", "org.apache.spark.legacyDateTime": ""}
-    pq.write_table(rows.replace_schema_metadata(keys), path)
+def by_spark(version, *keys, **options):
+    """A function that writes a file with the keys of a version of Spark."""
+    footer = {"org.apache.spark.version": version}
+    footer |= {f"org.apache.spark.{key}": "" for key in keys}
+    return lambda rows, path: pq.write_table(rows.replace_schema_metadata(footer), path, **options)
+
+
+write_legacy = by_spark("4.2.0", "legacyDateTime")
+INT96 = {"use_deprecated_int96_timestamps": True}
+
+
+def write_local(rows, path):
+    pq.write_table(rows.set_column(1, "v", rows["v"].cast(pa.timestamp("us"))), path)
 
 
 def write_other_case(rows, path):
@@ -67,8 +77,17 @@ FILES = {
     "milliseconds": (FAR, INSTANT, lambda rows, path: pq.write_table(
         rows, path, coerce_timestamps="ms"), r"timestamp\[ms"),
     "local INT96": ([None], pa.timestamp("us"), write_int96, "96 bits"),
+    "local microseconds": (NEAR, INSTANT, write_local, r"timestamp\[us\] in the file"),
+    "INT96 of Spark 3.0": (NEAR, INSTANT, by_spark("3.0.3", **INT96), "calendar"),
+    "INT96 of Spark 3.1": (NEAR, INSTANT, by_spark("3.1.0", **INT96), None),
+    "INT96 in the calendar of Spark 2": (
+        NEAR, INSTANT, by_spark("4.2.0", "legacyINT96", **INT96), "calendar"),
+    "nested INT96": ([[NEAR[0]]], pa.list_(INSTANT), write_int96,
+                     "nested timestamps of 96 bits|of type array<timestamp>"),
     "dates": (DAY, pa.date32(), pq.write_table, None),
     "dates of Spark 2": (DAY, pa.date32(), write_legacy, "calendar"),
+    "dates of Spark 2.4": (DAY, pa.date32(), by_spark("2.4.8"), "calendar"),
+    "dates of Spark 3.0": (DAY, pa.date32(), by_spark("3.0.0"), None),
     "numbers of Spark 2": ([1], pa.int64(), write_legacy, None),
     "another case": (["a"], pa.string(), write_other_case, "case"),
     "large text": (["a", "", None], pa.string(), lambda rows, path: pq.write_table(
