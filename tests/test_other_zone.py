@@ -119,6 +119,31 @@ def test_a_store_refuses_another_ansi_mode(another, tmp_path):
         assert sorted(map(tuple, flow["out"].at().collect())) == [(1, 7), (2, None)]
 
 
+def objects(flow):
+    clicks, _ = flow.input("clicks", "id int, word string", key="id")
+    fields = F.struct(F.lit(None).cast("int").alias("n"), "word")
+    clicks.select("id", F.to_json(fields).alias("text")).keep("out")
+
+
+@pytest.mark.parametrize("on_change", ["extend", "rebuild"])
+def test_values_that_spark_computes_are_filled_anew(another, tmp_path, on_change):
+    """No old value is left beside the values of another setting."""
+    setting = "spark.sql.jsonGenerator.ignoreNullFields"
+    another.conf.set(setting, "true")
+    with Dataflow.open(tmp_path / "store", objects, spark=another, buckets=2) as flow:
+        flow.session("clicks").upsert([(1, "a")])
+        flow.advance_to(1)
+        assert [row["text"] for row in flow["out"].at().collect()] == ['{"word":"a"}']
+    another.conf.set(setting, "false")
+    with pytest.raises(ProgramChangedError, match="ignoreNullFields was true and is false"):
+        Dataflow.open(tmp_path / "store", objects, spark=another)
+    with Dataflow.open(tmp_path / "store", objects, spark=another, on_change=on_change) as flow:
+        flow.session("clicks").upsert([(2, "b")])
+        flow.advance_to(2)
+        assert sorted(row["text"] for row in flow["out"].at().collect()) == [
+            '{"n":null,"word":"a"}', '{"n":null,"word":"b"}']
+
+
 def without_settings(monkeypatch):
     """Stores are written as by the version that recorded the time zone only."""
     whole = Dataflow._settings
