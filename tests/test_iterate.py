@@ -914,8 +914,9 @@ def check_dependencies(spark, runner: str, case: tuple, seed: int) -> None:
             assert rows_now == sorted(x), (case, seed, time)
 
 
-def test_a_variable_of_an_inner_loop_may_depend_on_none(spark):
-    check_dependencies(spark, "local", INVARIANT, 0)
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
+def test_a_variable_of_an_inner_loop_may_depend_on_none(spark, runner):
+    check_dependencies(spark, runner, INVARIANT, 0)
 
 
 @pytest.mark.parametrize("case", [*map(depending, range(RANDOM_DEPENDENCIES))])
