@@ -39,6 +39,7 @@ PLACES = {
         "k", F.sum(x()).over(Window.partitionBy("k").orderBy("v")).alias("x")),
     "partition": lambda r: r.select(
         "k", F.row_number().over(Window.partitionBy(x()).orderBy("k")).alias("x")),
+    "transform": lambda r: r.transform(lambda rows: rows.withColumn("x", x())),
     "loop": lambda r: r.iterate(lambda y: y.where(x() > 1)),
 }
 
