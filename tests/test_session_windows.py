@@ -198,6 +198,12 @@ USES = {
     "field": lambda t, w: t.groupBy(w["start"]).count(),
     "field beside": lambda t, w: t.groupBy(w, w["start"]).count(),
     "reduce": lambda t, w: t.groupBy(w).reduce(lambda key, rows: [], "n int"),
+    "join": lambda t, w: t.alias("a").join(
+        t.alias("b"), F.session_window("a.ts", "5 minutes")["start"] == F.col("b.ts")),
+    "join that compares": lambda t, w: t.alias("a").join(
+        t.alias("b"), (F.col("a.n") == F.col("b.n"))
+        & (F.session_window("a.ts", "5 minutes")["end"] > F.col("b.ts"))),
+    "transform": lambda t, w: t.transform(lambda rows: rows.withColumn("w", w)),
     "window": lambda t, w: t.select(F.expr(
         "count(*) over (partition by session_window(ts, '5 minutes'))"
     )),
@@ -221,6 +227,19 @@ def test_a_second_session_and_a_star_are_refused(spark):
             events.groupBy(session("static")).agg(F.collect_list(F.struct("*")))
         twice = events.groupBy(session("static"), session("static", "w")).count()
         assert twice.columns == ["session_window", "w", "count"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_time_window_in_a_join_condition_is_refused(spark, named):
+    """Spark has an internal error of its analyser for each of them."""
+    with Dataflow(spark) as flow:
+        events, _ = flow.input("events", COLUMNS.format("timestamp"))
+        start = F.window("a.ts", "5 minutes")["start"]
+        on = start == F.col("b.ts") if named else F.expr("window(a.ts, '5 minutes').end > b.ts")
+        with pytest.raises(SchemaError, match="a join condition uses a time window, and Spark"):
+            events.alias("a").join(events.alias("b"), on)
+        starts = events.withColumn("start", F.window("ts", "5 minutes")["start"])
+        assert starts.alias("a").join(events.alias("b"), F.col("a.start") == F.col("b.ts")).columns
 
 
 def test_time_windows_are_still_accepted(spark):

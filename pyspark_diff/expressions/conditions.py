@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import identity
 from pyspark_diff.expressions.analysis import unlogged
-from pyspark_diff.expressions.check import check_no_sessions, check_own_values
+from pyspark_diff.expressions.check import check_own_values, sessions_refused
 from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.spark.calls import call_of
 from pyspark_diff.spark.mentions import mentions, names_there
@@ -114,6 +114,18 @@ class Condition:
         return replace(self, left=left, right=right, null_safe=(False,) * len(left))
 
 
+def _refuse_time_windows(conditions: Sequence[Column]) -> None:
+    """Name a time window in a condition that Spark refused: its own error is an internal one."""
+    text = str(conditions).lower()
+    if "session_window(" in text:
+        raise sessions_refused("a join condition")
+    if "window(" in text:
+        raise SchemaError(
+            "a join condition uses a time window, and Spark computes these only in a list of "
+            "columns. Add the window as a column, by withColumn, and join by that column"
+        )
+
+
 def parse_condition(
     left: DataFrame, right: DataFrame, on: Column | Sequence[Column]
 ) -> Condition:
@@ -129,7 +141,7 @@ def parse_condition(
     Raises
     ------
     SchemaError
-        If there is no condition, or it is no column.
+        If there is no condition, it is no column, or it has a time window.
     NonDeterministicError
         If the condition reads the clock.
     pyspark.errors.AnalysisException
@@ -152,11 +164,14 @@ def parse_condition(
             "a join condition is a column such as F.col('l.x') == F.col('r.x'), or a list of them; "
             f"it got {on!r}"
         )
-    joined = left.join(right, reduce(and_, conditions))
-    # Connect analyses the condition only for the schema.
-    joined.schema
+    try:
+        joined = left.join(right, reduce(and_, conditions))
+        # Connect analyses the condition only for the schema.
+        joined.schema
+    except Exception:
+        _refuse_time_windows(conditions)
+        raise
     check_own_values(joined)
-    check_no_sessions(joined, "a join condition")
     pairs: list[_Compared] = []
     residual: list[Column] = []
     unequal: list[_Compared] = []
