@@ -16,9 +16,21 @@ from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, SchemaError, SinkError
 from pyspark_diff.sinks import change_log, foreach, snapshot
-from pyspark_diff.sources import batches, debezium, files, inbox, snapshots, updates, upserts
-from pyspark_diff.trace.inbox import put_batch
-from pyspark_diff.trace.inbox import put_file
+from pyspark_diff.sinks.delta import _net_of, net_changes
+from pyspark_diff.sources import (
+    batches,
+    debezium,
+    delta,
+    files,
+    inbox,
+    snapshots,
+    updates,
+    upserts,
+    versioned,
+)
+from pyspark_diff.spark.delta_files import KIND, VERSION
+from pyspark_diff.spark.schema import Schema
+from pyspark_diff.trace.inbox import put_batch, put_file
 from pyspark_diff.trace.roots import objects_at
 
 #: Names that need quoting, that SQL reserves, and that sources use themselves.
@@ -68,11 +80,11 @@ def put(spark, folder, name, rows, schema, format):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_columns_of_files(spark, flow, tmp_path, format, keyed):
-    names = names_of(format)
-    schema = schema_of([*names, "Op"])
+    names, op = names_of(format), "Is.it's \"Op\""
+    schema = schema_of([*names, op])
     key = [names[0].swapcase(), "_METADATA"] if keyed else ()
-    source = files(str(tmp_path / "in"), schema_of(names), format=format, key=key, op="Op",
-                   order="ORDER")
+    source = files(str(tmp_path / "in"), schema_of(names), format=format, key=key, op=op,
+                   order=["A.b", "ORDER"])
     kept = flow.source("rows", source).keep()
     rows = [tuple(f"{n}{i}" for i in range(len(names))) for n in range(3)]
     put(spark, tmp_path / "in", "1", [(*row, "c") for row in rows], schema, format)
@@ -158,6 +170,12 @@ def test_columns_of_events(spark, flow, tmp_path, enveloped, keyed):
         json.dumps({"payload": event} if enveloped else event) for event in events))
     flow.catch_up()
     assert rows_of(kept.at()) == {tuple(new.values()): 1}
+    # A late event: with a key, all events of its key are looked up.
+    late = {name: f"{name}2" for name in NAMES}
+    event = {"op": "c", "before": None, "after": late, "ts_ms": 1}
+    (tmp_path / "f.json").write_text(json.dumps({"payload": event} if enveloped else event))
+    flow.catch_up()
+    assert rows_of(kept.at()) == {tuple(new.values()): 1, tuple(late.values()): 1}
 
 
 def test_columns_of_tables(spark, flow):
@@ -184,6 +202,47 @@ def test_columns_of_tables(spark, flow):
     assert found["whole"] == found["keyed"] == Counter(rows)
     assert found["updates"] == {rows[1]: 1, rows[2]: 2}
     assert found["upserts"] == {(*row, n): 1 for n, row in enumerate(rows) if n != 1}
+
+
+def test_columns_of_large_feeds(spark, monkeypatch):
+    """Spark finds the last change of each key if the driver does not take the rows."""
+    monkeypatch.setattr(versioned, "few", lambda rows: None)
+    kinds = ["insert", "update_preimage", "update_postimage", "delete"]
+    struct = schema_of(NAMES)
+    feed = T.StructType([*struct, T.StructField(KIND, T.StringType()),
+                         T.StructField(VERSION, T.LongType())])
+    rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
+    new = (*rows[1][:-1], "new")
+    changes = [(*rows[0], kinds[0], 1), (*rows[1], kinds[0], 1), (*rows[1], kinds[1], 2),
+               (*new, kinds[2], 2), (*rows[2], kinds[0], 1), (*rows[2], kinds[3], 3)]
+    source = delta("t", key=NAMES[:2])
+    source._columns = struct
+    deletes, upserts = source._changes_in(spark.createDataFrame(changes, feed), versions=True)
+    assert rows_of(deletes.keys) == {rows[2][:2]: 1}
+    assert rows_of(upserts.rows) == {rows[0]: 1, new: 1}
+
+
+def test_net_changes_are_the_same_on_the_driver_and_in_spark(spark):
+    key, values, struct = NAMES[:2], NAMES[2:], schema_of(NAMES)
+    old = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(5)]
+    new = [(*row[:-1], "new") for row in old]
+    changes = [(old[0], 1), (old[1], -1), (new[1], 1), (old[2], -1), (old[3], 1), (old[3], -1),
+               (old[4], 1), (new[4], 1)]
+    frame = spark.createDataFrame(
+        [(*row, n) for row, n in changes], T.StructType([*struct, T.StructField("d", T.LongType())])
+    )
+    net = [tuple(row) for row in net_changes(frame, "d", key, values).collect()]
+    rows, twice = _net_of(frame.toArrow(), "d", Schema(struct), key, values)
+    assert [tuple(row.values()) for row in twice.to_pylist()] == [old[4][:2]]
+    assert [row[:2] for row in net if row[-1]] == [old[4][:2]]
+
+    def known(row):
+        return (*row[: 2 if row[len(NAMES)] == "delete" else len(NAMES)], row[len(NAMES)])
+
+    found = [Counter(known(row) for row in some if row[:2] != old[4][:2])
+             for some in (net, zip(*(column.to_pylist() for column in rows.columns)))]
+    assert found[0] == found[1] == Counter(
+        [(*old[0], "insert"), (*new[1], "update"), (*old[2][:2], "delete")])
 
 
 @pytest.mark.parametrize("keyed", [False, True])
