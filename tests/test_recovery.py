@@ -331,6 +331,25 @@ def test_a_time_that_stays_readable_has_no_correction(spark, name, options):
         assert rows_of(flow) == before
 
 
+def test_a_later_time_of_the_same_step_is_no_correction(spark):
+    """The first step refuses the earlier time, and each later step takes the last time only."""
+    case = CASES["division by zero"]
+    with opened(spark, case, "local") as (flow, session):
+        put(session, [("insert", case.good)])
+        flow.advance_to(1)
+        put(session, case.bad)
+        session.advance_to(2)
+        put(session, case.fix)
+        with pytest.raises(case.error, match="input 'rows' at time 1: "):
+            flow.advance_to(3)
+        flow.advance_to(4)
+        found = rows_of(flow)
+    with opened(spark, case, "local") as (flow, session):
+        put(session, [("insert", case.good)])
+        flow.advance_to(1)
+        assert rows_of(flow) == found
+
+
 def refusing_sum(key, values):
     total = sum(value * count for (value,), count in values)
     if total < 0:
