@@ -15,6 +15,8 @@ from delta_session import reads_files, spark, table  # noqa: F401
 
 from pyspark_diff import Dataflow, SchemaError, SinkError
 from pyspark_diff.sinks import delta_history
+from pyspark_diff.spark.delta import identifier
+from pyspark_diff.spark.schema import quoted
 
 COLUMNS = "k INT, s STRING, v DOUBLE"
 
@@ -132,6 +134,25 @@ def test_an_epoch_that_is_written_again(spark, table, tmp_path, monkeypatch):  #
         flow.session("rows").insert([(9, "a", 1.0)])
         with pytest.raises(SinkError, match="was written by others"):
             flow.advance_to(9)
+
+
+@pytest.mark.slow
+def test_a_history_of_names_that_need_quoting(spark, tmp_path):  # noqa: F811
+    names, folder = ["a.B", "c d", "g'h", "from", "s", "t"], tmp_path / "it's `t`"
+    old, new = (2, *"ywxyz"), (2, *"yvxyz")
+    with Dataflow(spark, runner="local") as flow:
+        rows, session = flow.input("rows", ", ".join(
+            f"{quoted(name)} {'STRING' if number else 'INT'}" for number, name in enumerate(names)))
+        rows.sink("out", delta_history(folder, key=["A.b", "C D"]))
+        session.insert([(1, *"xvwyz"), old, (3, *"xvwyz")])
+        flow.advance_to(1)
+        session.remove([old, (3, *"xvwyz")])
+        session.insert([new])
+        flow.advance_to(2)
+        versions = spark.table(identifier(folder))
+        assert versions.columns[:6] == names and versions.count() == 4
+        now = versions.where("is_current").select(*map(quoted, names))
+        assert sorted(map(tuple, now.collect())) == [(1, *"xvwyz"), new]
 
 
 def test_names_that_a_history_adds(spark, table):  # noqa: F811
