@@ -11,11 +11,12 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from plain import local_frame
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame, NotReadableError, SchemaError
 from pyspark_diff.frame.as_pyspark import hint
+from pyspark_diff.frame.grouped import GroupedDiff
 
 SCHEMA = "Id int, name string, `a b` double"
 ROWS = [(1, "a", 0.5), (2, None, None), (3, "c", 1.5), (3, "c", 1.5), (None, "d", 2.0)]
@@ -124,6 +125,20 @@ DONE = {
     "unionByName with missing ones": lambda df: df.drop("name").unionByName(
         df.withColumn("more", F.lit(1)).drop("a b"), allowMissingColumns=True
     ),
+    "where": lambda df: df.where("ID > 1"),
+    "filter": lambda df: df.filter(F.col("NAME") == "c"),
+    "selectExpr": lambda df: df.selectExpr("NAME", "`A B`", "id + 1"),
+    "toDF": lambda df: df.toDF("x", "Y", "z z"),
+    "transform": lambda df: df.transform(lambda rows: rows.withColumn("n", F.col("ID") + 1)),
+    "mapInPandas": lambda df: df.select("name").mapInPandas(lambda parts: parts, "name string"),
+    "hint": lambda df: df.hint("broadcast"),
+    "crossJoin": lambda df: df.select("name", "Id").crossJoin(
+        df.select("a b", F.lit(1)).hint("broadcast")),
+    "distinct": lambda df: df.distinct(),
+    "dropDuplicates": lambda df: df.dropDuplicates(["name", "ID"]),
+    "drop_duplicates": lambda df: df.drop_duplicates(["ID"]),
+    "subtract": lambda df: df.select("name", "Id").subtract(df.where("Id=1").select("name", "ID")),
+    "intersectAll": lambda df: df.toDF("x", "y", "z").intersectAll(df.where("Id > 1")),
 }
 
 
@@ -186,6 +201,11 @@ def _joined(df):
 GROUPS = {
     "no names": lambda df: df.groupBy("Id").sum(),
     "no names, maxima": lambda df: df.groupBy("name").max(),
+    "no names, minima": lambda df: df.groupby("NAME", "ID").min("A B", "Id"),
+    "no names, means": lambda df: df.groupBy("a b").mean("ID"),
+    "sets": lambda df: df.groupingSets([("ID",), ("name", "Id")], "name", "Id").agg(
+        F.sum("a b"), F.grouping_id()
+    ),
     "no groups": lambda df: df.groupBy().avg(),
     "a number": lambda df: df.groupBy(2).agg(F.sum("Id")),
     "a name and a number": lambda df: df.groupBy("Id", 2).count(),
@@ -216,6 +236,18 @@ def test_groups_are_those_of_pyspark(table, ours, group):
     expected, found = GROUPS[group](table), GROUPS[group](ours)
     assert (found.columns, found.dtypes) == (expected.columns, expected.dtypes)
     assert Counter(map(repr, found.at(0).collect())) == Counter(map(repr, expected.collect()))
+
+
+#: Members of both classes that return no frame. The groups of a cogroup have other functions here.
+NO_FRAME = {"columns", "dtypes", "explain", "printSchema", "schema", "sparkSession", "cogroup"}
+
+
+def test_each_method_of_both_is_compared():
+    tables = [*DONE.values(), *STARS.values(), *GROUPS.values(), *JOINS.values()]
+    called = {name for make in tables for name in make.__code__.co_names}
+    for ours, theirs in (DiffFrame, DataFrame), (GroupedDiff, GroupedData):
+        both = {name for name in dir(theirs) if not name.startswith("_") and hasattr(ours, name)}
+        assert both - NO_FRAME <= called
 
 
 @pytest.mark.parametrize("key", [0, 4, True, None, 1.5])

@@ -14,6 +14,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.grouped import GroupedDiff
 from pyspark_diff.frame.keys import Names, Order, key_columns, ordering, reduced
+from pyspark_diff.frame.row_wise import plain_column
 from pyspark_diff.operators.arrange import arrange_by_key, arrange_in_order
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.top_k import top_k
@@ -110,17 +111,23 @@ class KeyedMethods(Frame):
     ) -> GroupedDiff[Self]:
         """Groups by each of some choices of columns, as PySpark's `groupingSets`."""
         cols = self._keys(cols)
-        shown = [str(F.col(c) if isinstance(c, str) else c) for c in cols]
+
+        def identified(c: str | Column) -> str:
+            """The column that a name means, in any case, or the text of an expression."""
+            expression = F.col(c) if isinstance(c, str) else c
+            return plain_column(self._collection, expression) or str(expression)
+
+        known = [identified(c) for c in cols]
         sets: list[tuple[int, ...]] = []
         for chosen in groupingSets:
-            texts = [str(F.col(c) if isinstance(c, str) else c) for c in chosen]
-            missing = [text for text in texts if text not in shown]
+            numbers = [known.index(i) if (i := identified(c)) in known else None for c in chosen]
+            missing = [str(c) for c, number in zip(chosen, numbers) if number is None]
             if missing:
                 raise SchemaError(
                     f"groupingSets has {', '.join(missing)}, which is not in its columns: "
-                    f"{', '.join(shown)}"
+                    f"{', '.join(map(str, cols))}"
                 )
-            sets.append(tuple(sorted(shown.index(text) for text in texts)))
+            sets.append(tuple(sorted(number for number in numbers if number is not None)))
         if not sets:
             raise SchemaError("groupingSets takes at least one set of columns")
         return GroupedDiff(self, cols, sets)
