@@ -215,3 +215,62 @@ def test_a_key_is_once_in_a_map(spark):
         feed.insert(given)
         with pytest.raises(SchemaError, match="twice"):
             flow.advance_to(1)
+
+
+def test_maps_have_one_form_with_structs_as_times(spark):
+    with Dataflow(spark, runner="local", time_type="struct<day:int,known:int>") as flow:
+        rows, feed = flow.input("rows", "m map<string,int>")
+        rows.keep()
+        first = rows.select(F.map_keys("m")[0].alias("first")).keep()
+        entries = spark.sql("SELECT map('b', 1, 'a', 2) AS m")
+        feed.insert(entries)
+        flow.advance_to((1, 0))
+        assert [row.first for row in first.at((0, 0)).collect()] == ["a"]
+        feed.remove([({"a": 2, "b": 1},)])
+        flow.advance_to((2, 0))
+        assert first.at((1, 0)).collect() == []
+
+
+def test_maps_of_a_whole_history_have_one_form(spark):
+    history = spark.sql("""
+        SELECT map('b', 1, 'a', 2) AS m, 0 AS time, 1 AS diff
+        UNION ALL SELECT map('a', 2, 'b', 1), 1, -1""")
+    first = DiffFrame(history).select(F.map_keys("m")[0].alias("first"))
+    assert sorted(map(tuple, first.to_df().collect())) == [("a", 0, 1), ("a", 1, -1)]
+
+
+def test_maps_of_constants_expressions_and_functions_have_one_form(spark):
+    """Each of four sources of a record has the larger key first in one of two maps."""
+    kind = "m map<int,int>"
+
+    def in_pandas(frames):
+        for frame in frames:
+            maps = [{b: 0, a: 0} for a, b in zip(frame["a"], frame["b"])]
+            yield frame.drop(columns=["a", "b"]).assign(m=maps)
+
+    def in_arrow(batches):
+        for batch in batches:
+            maps = [[(b, 0), (a, 0)] for a, b in zip(*map(pa.Array.to_pylist, batch.columns[:2]))]
+            yield pa.record_batch({
+                "m": pa.array(maps, pa.map_(pa.int32(), pa.int32())),
+                "time": batch["time"], "diff": batch["diff"],
+            })
+
+    with Dataflow(spark, runner="local") as flow:
+        rows, feed = flow.input("rows", "a int, b int")
+        frames = {
+            "constant": flow.constant(spark.sql("SELECT map(2, 0, 1, 0) AS m")),
+            "expression": rows.select(F.map_from_arrays(
+                F.array("a", "b"), F.array(F.lit(0), F.lit(0))).alias("m")),
+            "flat_map": rows.flat_map(lambda row: [({row.b: 0, row.a: 0},)], kind),
+            "pandas": rows.mapInPandas(in_pandas, kind),
+            "arrow": rows.mapInArrow(in_arrow, kind),
+        }
+        firsts = {
+            name: frame.select(F.map_keys("m")[0].alias("first")).distinct().keep()
+            for name, frame in frames.items()
+        }
+        feed.insert([(1, 2), (2, 1)])
+        flow.advance_to(1)
+        assert {name: frame.at().collect() for name, frame in firsts.items()} == dict.fromkeys(
+            frames, [Row(first=1)])
