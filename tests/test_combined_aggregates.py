@@ -311,6 +311,7 @@ REFUSED = [
     (lambda t: t.agg(F.product("x") + 1), "product.*the aggregates are any_value"),
     (lambda t: t.agg(F.product("x")), "product.*the aggregates are any_value"),
     (lambda t: t.groupBy("k").agg(F.product("k") / F.count("*")), "the aggregate product in"),
+    (lambda t: t.agg({"x": "hll_sketch_agg"}), "hll_sketch_agg.*the aggregates are any_value"),
     (lambda t: t.agg(F.percentile("x", F.col("y"))), "(?i)percentile"),
     (lambda t: t.agg(F.percentile("x", 0.5, F.col("x"))), "takes constants after its first"),
     (lambda t: t.agg(F.sum("x"), "y"), "it got Column, str"),
@@ -345,8 +346,9 @@ def test_an_aggregate_that_agg_does_not_have_is_named(spark, how):
         name = next(part for part in re.findall(r"(\w+)\(", text) if part not in KNOWN)
         with pytest.raises(SchemaError) as caught:
             groups("k").agg(F.count("*").alias("c"), F.expr(text).alias("wrong"))
-        shown = str(caught.value).partition("the aggregates are")[0]
+        shown, _, listed = str(caught.value).partition("the aggregates are")
         assert name in shown and "c," not in shown, text
+        assert {"sum", "count_if", "regr_slope"} <= set(re.findall(r"\w+", listed)), text
     groups("k").agg(F.count("*"), F.expr("max(struct(x, k)).x + 1"))
 
 

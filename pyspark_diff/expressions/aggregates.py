@@ -206,7 +206,9 @@ class Combined:
                 _check_arity(call, whole)
                 return self.part(call, whole, within)
             if call.name in _ADVICE:
-                raise SchemaError(f"agg found {call.name} in {column}: {_ADVICE[call.name]}")
+                raise SchemaError(
+                    f"agg found {call.name} in {column}: {_ADVICE[call.name]}; {known()}"
+                )
             return None if besides is None else besides(call, whole)
 
         return with_calls_replaced(column, replacement)
