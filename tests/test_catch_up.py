@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from pyspark_diff import (
     Dataflow,
+    NegativeMultiplicityError,
     NotReadableError,
     ProgramChangedError,
     SchemaError,
@@ -498,3 +499,18 @@ def test_a_few_rows_are_evaluated_once(spark):
         with pytest.raises(StepError, match=r"\(1, 1, 0\)|id=1"):
             flow.catch_up()
         assert seen.value == 2
+
+
+def test_a_checked_source_refuses_to_remove_a_row_that_is_not_there(spark):
+    log = Log("n int")
+    log.changes.append(Inserts([(1,), (2,)]))
+    with Dataflow(spark, runner="local") as flow:
+        rows = flow.source("rows", log, check=True).keep()
+        flow.catch_up()
+        log.changes.append(Removes([(9,)]))
+        with pytest.raises(NegativeMultiplicityError, match="input 'rows' at time 1.*diff -1"):
+            flow.catch_up()
+        assert sorted(row.n for row in rows.at().collect()) == [1, 2]
+        log.changes.append(Inserts([(9,)]))
+        flow.catch_up()
+        assert sorted(row.n for row in rows.at().collect()) == [1, 2]

@@ -365,6 +365,11 @@ def _computed(g, expression):
 def _mended(g):
     assert g.fed((9, 9))[1].at(allow_negative=True).count() == 2
     flow, rows = g.fed((9, 9))
+    with pytest.raises(
+        errors.NegativeMultiplicityError,
+        match=r"came by input 'rows'; .* Insert .*flow\.session\('rows'\)\.insert\(rows\)",
+    ):
+        rows.at()
     flow.session("rows").insert([(9, 9)])
     flow.advance_to(3)
     assert rows.at().count() == 2
@@ -549,9 +554,12 @@ def test_not_in_is_as_the_notes_of_join_say(spark, rows):
     assert sorted(map(str, names["not_in"].at(0).collect())) == expected
     condition = (a["x"] == b["y"]) | (a["x"] == b["y"]).isNull()
     for how in ("left_anti", "left_semi", "left"):
-        with pytest.raises(errors.SchemaError, match=r"nothing to find matches by\. Take pairs ="):
+        with pytest.raises(
+            errors.SchemaError, match=r"nothing to find matches by\. Take pairs ="
+        ) as caught:
             a.join(b, condition, how)
+        assert ("for NOT IN see the notes of join" in str(caught.value)) == (how == "left_anti")
     pairs = a.crossJoin(b.hint("broadcast")).where(condition)
     pairs = pairs.select(*[a[n] for n in a.columns]).distinct()
-    found = a.join(pairs, [a[n].eqNullSafe(pairs[n]) for n in a.columns], "left_anti")
-    assert sorted(map(str, found.at(0).collect())) == expected
+    rest = a.join(pairs, [a[n].eqNullSafe(pairs[n]) for n in a.columns], "left_anti")
+    assert sorted(map(str, rest.at(0).collect())) == expected
