@@ -94,6 +94,18 @@ def test_a_column_called_as_a_function_is_a_column(spark, name):
     check(spark, name)
 
 
+@pytest.mark.classic_only("asks the analyser in the JVM")
+def test_each_name_that_spark_calls_without_brackets_is_listed(spark):
+    listed = "SHOW FUNCTIONS", "SELECT keyword FROM sql_keywords()"
+    names = {row[0].lower() for text in listed for row in spark.sql(text).collect()}
+    names |= BARE_FUNCTIONS
+    jvm = spark._jvm
+    resolve = jvm.org.apache.spark.sql.catalyst.analysis.LiteralFunctionResolution.resolve
+    called = {name for name in names if resolve(jvm.PythonUtils.toSeq([name])).isDefined()}
+    # Versions of Spark differ in the names that they call.
+    assert {"user", "current_date", "current_timestamp"} <= called <= BARE_FUNCTIONS
+
+
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_name_belongs_to_the_side_that_has_it(spark, name):
     left = spark.createDataFrame([], f"`{name}` long, c long")
