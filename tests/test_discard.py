@@ -392,3 +392,16 @@ def test_a_condition_on_frames_is_deterministic(spark):
             a_in.discard("rand() > 0.5")
         (dropped,) = a_in.discard()
         assert dropped.count() == 9
+
+
+def test_a_condition_with_a_time_window_is_refused(spark):
+    """Spark leaves out the rows without a window under a condition and under its negation."""
+    nulls = "SELECT CAST(NULL AS TIMESTAMP) AS ts FROM range(9)"
+    with Dataflow(spark, runner="local") as flow:
+        _, a_in = flow.input("a", "ts timestamp")
+        for rows, count in (spark.sql(nulls), lambda frame: frame.count()), ([(None,)] * 9, len):
+            a_in.insert(rows)
+            with pytest.raises(SchemaError, match="condition of discard has a time window"):
+                a_in.discard("window(ts, '1 day') IS NOT NULL")
+            (dropped,) = a_in.discard()
+            assert count(dropped) == 9

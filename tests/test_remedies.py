@@ -133,6 +133,10 @@ def _in_sessions(g):
     return F.session_window(F.timestamp_seconds("v"), "5 minutes")
 
 
+def _in_windows(g):
+    return F.window(F.timestamp_seconds("v"), "5 minutes")
+
+
 def _kept_as(g, name):
     flow = g.flow()
     flow.constant([(1,)], "k int").keep(name)
@@ -316,6 +320,10 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "select session_window.start or .end": (
         lambda g: g.n.select(_in_sessions(g)),
         lambda g: g.n.groupBy(_in_sessions(g)).count().select("session_window.start")
+    ),
+    "Make the window a column first": (
+        lambda g: g.n.where(_in_windows(g)["start"] > "1960-01-01"),
+        lambda g: g.n.withColumn("w", _in_windows(g)).where("w.start > '1960-01-01'").at(0).count()
     ),
     "Write the value as a literal": (
         lambda g: g.n.where("v IN (SELECT 1)"), lambda g: g.n.where(F.col("v") == F.lit(1))

@@ -242,6 +242,26 @@ def test_a_time_window_in_a_join_condition_is_refused(spark, named):
         assert starts.alias("a").join(events.alias("b"), F.col("a.start") == F.col("b.ts")).columns
 
 
+#: Conditions with windows of each kind, and such a condition in a loop and in SQL text.
+CONDITIONS = {
+    "where": lambda t: t.where(F.window("ts", "1 day").isNotNull()),
+    "filter": lambda t: t.filter(F.window("ts", "1 day")["start"] > F.lit("1960-01-01")),
+    "sliding": lambda t: t.where("window(ts, '1 day', '6 hours').start IS NOT NULL"),
+    "loop": lambda t: t.iterate(lambda rows: rows.where("window(ts, '1 day') IS NOT NULL")),
+}
+
+
+@pytest.mark.parametrize("use", CONDITIONS)
+def test_conditions_with_time_windows_are_refused(spark, use):
+    """Spark adds the column of the window to the rows, which the collection does not have."""
+    with Dataflow(spark) as flow:
+        events, _ = flow.input("events", COLUMNS.format("timestamp"))
+        assert CONDITIONS["where"](spark.range(1).selectExpr(
+            "timestamp_seconds(id) AS ts")).columns == ["window", "ts"]
+        with pytest.raises(SchemaError, match="has a time window.*Make the window a column first"):
+            CONDITIONS[use](events)
+
+
 def test_time_windows_are_still_accepted(spark):
     with Dataflow(spark) as flow:
         events, _ = flow.input("events", COLUMNS.format("timestamp"))

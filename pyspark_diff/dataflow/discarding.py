@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.dataflow.input_session import BaseSession, Discarded
 from pyspark_diff.engine.state import Arrival, State
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.expressions.check import check_deterministic
+from pyspark_diff.expressions.check import check_deterministic, check_same_columns
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.spark import SparkRunner
@@ -96,7 +96,9 @@ def _split(
             whole = SparkRunner(spark, time_type).frame(source)
             whole = whole.withColumn(WHOLE, F.struct(*map(column, whole.columns)))
             # Spark evaluates the condition twice: for the dropped updates, and for the others.
-            check_deterministic(named(whole).where(holds))
+            filtered = named(whole).where(holds)
+            check_deterministic(filtered)
+            check_same_columns(named(whole).columns, filtered, "discard")
             for part, which in (dropped, holds), (left, ~holds):
                 frame = named(whole).where(which).select(f"{WHOLE}.*")
                 append(part, arrival, frame=frame)
@@ -111,7 +113,9 @@ def _split(
             frame = frame_of_table(
                 spark, table.append_column(WHOLE, pa.array(rows)), struct.add(WHOLE, "long")
             )
-            job = named(frame).where(holds).select(WHOLE).toArrow
+            filtered = named(frame).where(holds)
+            check_same_columns(named(frame).columns, filtered, "discard")
+            job = filtered.select(WHOLE).toArrow
             chosen = np.isin(rows, run_job(spark, job)[WHOLE].to_numpy())
             others.append(table.filter(pa.array(~chosen)))
             if chosen.any():

@@ -148,6 +148,31 @@ def changes_rows(rows: DataFrame, expression: Column) -> bool:
     return not {"Filter", "Expand"}.isdisjoint(nodes)
 
 
+def check_same_columns(before: Sequence[str], filtered: DataFrame, what: str) -> None:
+    """Refuse a time window in a condition: Spark adds a column for it to the rows that remain.
+
+    Parameters
+    ----------
+    before : sequence of str
+        The columns of the frame that was filtered.
+    filtered : DataFrame
+    what : str
+        The operator, for messages.
+
+    Raises
+    ------
+    SchemaError
+    """
+    if sorted(before) != sorted(filtered.columns):
+        check_no_sessions(filtered, what)
+        raise SchemaError(
+            f"the condition of {what} has a time window. Spark adds the column of the window to "
+            "the rows, leaves out rows without a window, and repeats rows of several windows. "
+            "Make the window a column first, withColumn('w', F.window('time', '1 hour')), and "
+            "filter by its fields"
+        )
+
+
 def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> None:
     """Refuse a plan that reads more than one row at a time.
 

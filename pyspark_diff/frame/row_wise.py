@@ -20,7 +20,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.expressions.analysis import suggesting
-from pyspark_diff.expressions.check import check_no_variables, check_row_wise, data_schema
+from pyspark_diff.expressions.check import (
+    check_no_variables,
+    check_row_wise,
+    check_same_columns,
+    data_schema,
+)
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.conditions import conjuncts
 from pyspark_diff.expressions.names import Resolver, unused
@@ -93,6 +98,8 @@ def row_wise(
     with suggesting(source.columns):
         result = run(_no_rows(source))
         result.schema  # Connect analyses the frame only here
+    if condition is not None:
+        check_same_columns([*source.node.schema.names, TIME, DIFF], result, kind)
     names = resolver
     if names is None:
         # As in PySpark, two selected columns may have one name, and names follow the plain columns.
