@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffError
@@ -34,7 +35,25 @@ EXAMPLES = {
                                          "string", "tinyint", "binary", "boolean")},
     "date": "date('2024-01-02')", "timestamp": "timestamp('2024-01-02 03:04:05')",
     "time": "time('03:04:05')",
+    "make_time": "make_time(6, 30, 45.887)", "to_time": "to_time('00:12:00')",
+    "try_to_time": "try_to_time('00:12:00')", "time_trunc": "time_trunc('HOUR', time'09:32:05')",
+    "time_diff": "time_diff('HOUR', time'20:30:29', time'21:30:28')",
+    **{f"time_from_{unit}": f"time_from_{unit}(52200)" for unit in ("seconds", "millis", "micros")},
+    **{f"time_to_{unit}": f"time_to_{unit}(time'14:30:00')"
+       for unit in ("seconds", "millis", "micros")},
+    "randstr": "randstr(3, 0)", "uniform": "uniform(0, 10, 0)",
+    "percentile_cont": "percentile_cont(0.25) WITHIN GROUP (ORDER BY 10)",
+    "percentile_disc": "percentile_disc(0.25) WITHIN GROUP (ORDER BY 10)",
+    "window": "window(timestamp'2024-01-02 03:04:05', '1 day')",
+    "window_time": "window_time(window(timestamp'2024-01-02 03:04:05', '1 day'))",
+    **{name: f"{name}(array(struct(1, 'a')))" for name in ("inline", "inline_outer")},
+    "json_tuple": "json_tuple('{\"a\": 1, \"b\": 2}', 'a', 'b')", "stack": "stack(1, 2, 3)",
+    **{name: f"{name}(array(10, 20))" for name in ("posexplode", "posexplode_outer")},
 }
+#: The columns of generators that have several.
+GENERATED = dict.fromkeys(("inline", "json_tuple", "stack", "posexplode"), ("x", "y"))
+#: Settings of the session without which Spark refuses functions.
+SETTINGS = {"spark.sql.timeType.enabled": "true"}
 #: Aggregates that return lists, or texts made of values, without an order.
 UNORDERED = {"collect_list", "collect_set", "array_agg", "listagg", "string_agg"}
 #: Aggregates that return the value of any record.
@@ -138,10 +157,16 @@ def _parts(text: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
+def column_of(text: str) -> Column:
+    """A column or several of an expression."""
+    names = GENERATED.get(text.partition("(")[0].removesuffix("_outer"), ("x",))
+    return F.expr(text).alias(*names)
+
+
 def _is_accepted(spark, call: Call) -> bool:
     try:
         frame = spark.sql(call.rows).selectExpr("*", "1 AS k_", "'a' AS n_")
-        frame.selectExpr(f"{call.text} AS x").schema
+        frame.select(column_of(call.text)).schema
         return True
     except PySparkException:
         return False
@@ -171,7 +196,7 @@ class Probe:
         for place in PLACES:
             try:
                 getattr(self, f"{place}_in")(self.frame).schema
-            except PySparkException:
+            except (PySparkException, Py4JError):  # such as an internal error of Spark
                 self.outcomes[place] = SPARK
                 continue
             try:
@@ -189,7 +214,7 @@ class Probe:
         return getattr(self, f"{place}_in")(self.rows)
 
     def select_in(self, rows: Any) -> Any:
-        return rows.select("n_", F.expr(self.call.text).alias("x"))
+        return rows.select("n_", column_of(self.call.text))
 
     def where_in(self, rows: Any) -> Any:
         return rows.where(F.expr(f"({self.call.text}) IS NOT NULL"))
@@ -285,14 +310,24 @@ def shown(rows: list[Any], loose: bool) -> list[str]:
 
 def outcome(spark: Any, name: str, runner: str = "local") -> tuple[str, str]:
     """The outcomes of a function and its expression; empty if it has no example here."""
-    for call in calls(spark, name):
-        probe = Probe(spark, name, call, runner)
-        try:
-            probe.build()
-            return probe.run(), call.text
-        finally:
-            probe.close()
-    return "", ""
+    before = {setting: spark.conf.get(setting, None) for setting in SETTINGS}
+    try:
+        for setting, value in SETTINGS.items():
+            spark.conf.set(setting, value)
+        for call in calls(spark, name):
+            probe = Probe(spark, name, call, runner)
+            try:
+                probe.build()
+                return probe.run(), call.text
+            finally:
+                probe.close()
+        return "", ""
+    finally:
+        for setting, old in before.items():
+            if old is None:
+                spark.conf.unset(setting)
+            else:
+                spark.conf.set(setting, old)
 
 
 def classified() -> dict[str, tuple[str, str]]:
