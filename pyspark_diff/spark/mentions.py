@@ -23,7 +23,7 @@ from pyspark_diff.spark.jvm import expression_json, is_classic, is_classic_frame
 #: Functions that Spark calls for a name without brackets if no column has the name.
 BARE_FUNCTIONS = frozenset(
     "current_catalog current_database current_date current_path current_schema current_time "
-    "current_timestamp current_user grouping__id localtimestamp session_user user".split()
+    "current_timestamp current_user grouping__id localtime localtimestamp session_user user".split()
 )
 
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
