@@ -237,8 +237,8 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     linear += [] if whole else ["inspect", "arrange_by_self"]
     if there:
         linear += ["drop", "drop", "pick", "pick", "rename", "select", "where", "withColumn"]
-    if all(kind in ("boolean", "date", "string") for _, kind in there):
-        linear.append("map_in_pandas")  # others have no null of their own in pandas
+    if all(kind != "double" for _, kind in there):
+        linear.append("map_in_pandas")  # doubles have no null of their own in pandas
     choices = draw(st.sampled_from([keyed, sums, keyed, linear, linear]))
     name = draw(st.sampled_from(choices))
     column, kind = draw(st.sampled_from(there)) if there else ("", "")

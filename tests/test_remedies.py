@@ -403,6 +403,8 @@ ELSEWHERE = {
     "A step with both settings would mix": "test_settings",
     "an expression has ${name} in its text": "test_settings",
     "has been registered under that name since": "test_settings",
+    "a pandas function takes a column that may be null": "test_pandas_functions",
+    "has no Python object": "test_pandas_functions",
     "no longer has the rows of the view. Call rebuild()": "test_views",
     "no refresh of this store wrote them": "test_views",
     "policy='strict' refuses to read whole sources again": "test_views",

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import NonDeterministicError, SchemaError
 from pyspark_diff.spark import jvm
 from pyspark_diff.spark.one_row import not_one_row
+from pyspark_diff.spark.pandas_calls import EXACT, pandas_calls
 from pyspark_diff.spark.replaced import reads_variables
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 
@@ -85,8 +86,8 @@ def check_own_values(frame: DataFrame) -> jvm.Plan:
     NonDeterministicError
         See `check_deterministic`.
     SchemaError
-        If an expression has a session variable or a subquery, or is not in the list of
-        `pyspark_diff.spark.one_row`.
+        If an expression has a session variable or a subquery, is not in the list of
+        `pyspark_diff.spark.one_row`, or passes whole numbers that may be null to pandas.
     """
     plan = jvm.analysed_plan(frame)
     if plan.outside:
@@ -102,6 +103,18 @@ def check_own_values(frame: DataFrame) -> jvm.Plan:
             f"an expression uses {', '.join(unknown)}. This library does not know that its value "
             "depends on one row alone. Compute it before the rows enter an input, or write it with "
             "other functions of Spark"
+        )
+    calls = pandas_calls(frame)
+    if calls:
+        raise SchemaError(
+            f"a pandas function takes a column that may be null: {', '.join(calls)}. PySpark makes "
+            "whole numbers floats, and truth values objects, if another row of the batch has a "
+            "null. So the value of a row would depend on other rows, and a removal might not "
+            "cancel its insertion. Pass F.coalesce(column, F.lit(...)), or use F.udf, F.arrow_udf "
+            "or map_in_pandas of the collection" + (
+                f". The setting {EXACT} = true makes whole numbers exact"
+                if frame.sparkSession.conf.isModifiable(EXACT) else ""
+            )
         )
     return plan
 

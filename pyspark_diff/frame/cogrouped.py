@@ -27,6 +27,7 @@ from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.reduce import reduce
 from pyspark_diff.operators.twice import Twice
+from pyspark_diff.spark.pandas_frames import to_frame
 from pyspark_diff.spark.schema import Schema, check_names, parse_schema, without_nullability
 
 
@@ -236,7 +237,7 @@ class _Apart:
             return self.function(key, left, right)
         left, right = _sides(values, self.names)
         if self.form == "pandas":
-            left, right = left.to_pandas(), right.to_pandas()
+            left, right = to_frame(left), to_frame(right)
         return self.function(key, left, right)
 
 
@@ -278,7 +279,7 @@ class _Whole:
                 columns[name] = pa.repeat(pa.scalar(value, kind), rows.size)
             tables.append(pa.table([columns[name] for name in names], list(names)))
         if self.form == "pandas":
-            tables = [table.to_pandas() for table in tables]
+            tables = [to_frame(table) for table in tables]
         return self.function(*([key] if self.takes_key else []), *tables)
 
 

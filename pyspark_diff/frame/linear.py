@@ -327,7 +327,8 @@ class LinearMethods(Frame):
             From a Row to an iterable of tuples. It must return the same rows for the same record.
             The operator calls it again to retract the rows of a removed record. So rows that depend
             on chance, the clock or a counter would stay for ever, some with negative
-            multiplicities.
+            multiplicities. Instants are datetimes in UTC, and a returned one needs a time zone:
+            local time may differ between the machines that call the function.
         schema : str or StructType
             Columns of the result.
         check : bool
@@ -406,7 +407,10 @@ class LinearMethods(Frame):
             From an iterator of pandas frames to an iterator of pandas frames. The frames have the
             time and diff columns, and each output row must have the time and diff of its input row.
             As in `flat_map`, an output row must depend on its input row only. If it depends on the
-            other rows of its frame, the removal of its record does not cancel it.
+            other rows of its frame, the removal of its record does not cancel it. Whole numbers and
+            truth values with nulls have pandas' types ``Int64``, ``boolean`` and so on, not
+            PySpark's floats and objects, which would depend on the other rows. Instants are in UTC,
+            and a returned column of instants needs a time zone.
         schema : str or StructType
             Data columns of the result.
         check : bool

@@ -33,6 +33,7 @@ from pyspark_diff.operators.arrange import Output
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.loop import time_scope, without_times
 from pyspark_diff.operators.node import Input
+from pyspark_diff.spark.pandas_frames import to_frame
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Coordinate
 
@@ -552,7 +553,7 @@ def _shown_as(
     if by_table in (False, True, "arrow"):
         return func
     if by_table == "pandas":
-        return lambda table: func(table.to_pandas())
+        return lambda table: func(to_frame(table))
     if by_table == "spark":
         return lambda table: func(spark.createDataFrame(table))
     raise ValueError(

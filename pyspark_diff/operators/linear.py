@@ -29,6 +29,7 @@ from pyspark_diff.operators.node import Linear, Node
 from pyspark_diff.spark.frames import column, map_in_arrow, map_tables
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.normal_form import has_floats, normal_form
+from pyspark_diff.spark.pandas_frames import check_zones, from_series, to_frame
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, has_maps
 from pyspark_diff.spark.settings import ZONE, Settings
 from pyspark_diff.spark.user_functions import user_functions
@@ -355,7 +356,7 @@ class FlatMap(Stage):
         for i in range(width):
             field = self.schema.field(i)
             try:
-                columns.append(to_array([row[i] for row in rows], field.type))
+                columns.append(to_array([row[i] for row in rows], field.type, zoned=True))
             except TypeError as wrong:
                 raise SchemaError(
                     f"flat_map's function returned a value for column {field.name!r} that is not "
@@ -463,7 +464,7 @@ class MapInPandas(_Mapped):
     called, part = "map_in_pandas", "frame"
 
     def _shown(self, batch: pa.RecordBatch) -> pd.DataFrame:
-        return batch.to_pandas()
+        return to_frame(batch)
 
     def _names(self, part: pd.DataFrame) -> list[str]:
         return list(map(str, part.columns))
@@ -472,7 +473,7 @@ class MapInPandas(_Mapped):
         return bool(part[name].isna().any())
 
     def _column_of(self, part: pd.DataFrame, name: str, kind: pa.DataType) -> pa.Array:
-        return _from_pandas(part[name], kind)
+        return from_series(part[name], kind)
 
 
 class MapInArrow(_Mapped):
@@ -490,13 +491,6 @@ class MapInArrow(_Mapped):
         return part.column(name).null_count > 0
 
     def _column_of(self, part: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-        return part.column(name).cast(kind)
-
-
-def _from_pandas(column: pd.Series, kind: pa.DataType) -> pa.Array:
-    if column.dtype != object or pa.types.is_string(kind):
-        return pa.Array.from_pandas(column, type=kind)
-    # Arrow checks the range of arrays of numbers, but truncates Python numbers silently.
-    missing = [v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v)
-               for v in column]
-    return to_array([None if gone else v for v, gone in zip(column, missing)], kind)
+        column = part.column(name)
+        check_zones(column.type, kind)
+        return column.cast(kind)

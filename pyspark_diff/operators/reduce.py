@@ -35,6 +35,7 @@ from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.reasons import GROUP_FUNCTION, Reason
+from pyspark_diff.spark.pandas_frames import check_zones, from_series, to_frame
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.values import python_values, to_array
 
@@ -113,7 +114,8 @@ class ReduceKernel(ReplayKernel):
         if self.form == "rows":
             for i, field in enumerate(self.schema):
                 try:
-                    columns.append(to_array([row[i] for row in results.rows], field.type))
+                    values = [row[i] for row in results.rows]
+                    columns.append(to_array(values, field.type, zoned=True))
                 except TypeError as wrong:
                     raise SchemaError(
                         f"reduce's function returned a value for column {field.name!r} that is "
@@ -272,7 +274,7 @@ class _Replay:
             table = table.append_column(kernel.diff, pa.array([count[v] for v in values]))
             if kernel.form == "arrow":
                 return self._table(kernel.function(key, table))
-            return self._table(kernel.function(key, table.to_pandas()))
+            return self._table(kernel.function(key, to_frame(table)))
         except DiffError:
             raise
         except Exception as error:
@@ -298,11 +300,11 @@ class _Replay:
         if isinstance(result, pd.DataFrame):
             missing = [name for name in schema.names if name not in result.columns]
             if not missing:
-                return pa.Table.from_pandas(result, schema=schema, preserve_index=False)
+                return pa.table([_column(result[f.name], f) for f in schema], schema=schema)
         elif isinstance(result, pa.Table):
             missing = [name for name in schema.names if name not in result.column_names]
             if not missing:
-                return result.select(schema.names).cast(schema)
+                return pa.table([_column(result[f.name], f) for f in schema], schema=schema)
         else:
             raise SchemaError(
                 f"reduce's function returned a {type(result).__name__}; with form="
@@ -333,6 +335,25 @@ class _Replay:
 
     def _where(self, group: int, time: int) -> str:
         return f"for the key {self._keys[group]!r} at time {self.kernel.time_type.decode(time)!r}"
+
+
+def _column(column: pd.Series | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    """A column of a table that a function returned.
+
+    Raises
+    ------
+    SchemaError
+    """
+    try:
+        if isinstance(column, pd.Series):
+            return from_series(column, field.type)
+        check_zones(column.type, field.type)
+        return column.cast(field.type)
+    except (pa.ArrowException, TypeError) as wrong:
+        raise SchemaError(
+            f"reduce's function returned a column {field.name!r} that is not of type "
+            f"{field.type}: {wrong}"
+        ) from wrong
 
 
 def _comparable(result: Any) -> Any:

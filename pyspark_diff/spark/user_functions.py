@@ -39,26 +39,35 @@ def user_functions(frame: DataFrame) -> tuple[Any, ...]:
     >>> len(user_functions(spark.range(1).select(F.udf(abs, "long")("id"))))
     1
     """
+    functions: list[Any] = []
+    for expression in calling_expressions(frame):
+        called = _CALLS.get(kind_of(expression))
+        if called is not None:
+            functions.append(getattr(expression, called)())
+    return tuple(functions)
+
+
+def calling_expressions(frame: DataFrame) -> list[Any]:
+    """All expressions of a classic plan, as objects of the JVM; none if it calls no function of a
+    user."""
     if not is_classic_frame(frame):
-        return ()
+        return []
     analysed = analysed_of(frame)
     patterns = sql_class("catalyst.trees.TreePattern")
     marks = [getattr(patterns, mark)() for mark in _MARKS if hasattr(patterns, mark)]
     if not analysed.containsAnyPattern(scala_sequence(marks)):
-        return ()
-    functions: list[Any] = []
+        return []
+    expressions: list[Any] = []
     nodes = [analysed]
     while nodes:  # without recursion: plans may be deeper than Python's stack
         plan = nodes.pop()
         nodes.extend(items_of(plan.children()))
-        expressions = items_of(plan.expressions())
-        while expressions:
-            expression = expressions.pop()
-            expressions.extend(items_of(expression.children()))
-            called = _CALLS.get(kind_of(expression))
-            if called is not None:
-                functions.append(getattr(expression, called)())
-    return tuple(functions)
+        parts = items_of(plan.expressions())
+        while parts:
+            expression = parts.pop()
+            expressions.append(expression)
+            parts.extend(items_of(expression.children()))
+    return expressions
 
 
 def code_of(function: Any) -> object:

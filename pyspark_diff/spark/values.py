@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from pyspark_diff.errors import FunctionError
 from pyspark_diff.kernels import buffers
 from pyspark_diff.spark.schema import contains
 
@@ -31,6 +32,11 @@ OPAQUE = tuple(
     if hasattr(T, name)
 )
 
+#: The end of the message about a naive value of a column of instants.
+NO_ZONE = (
+    "has no time zone, and the tasks of a function may run in several. Give it one, such as "
+    "tzinfo=datetime.timezone.utc, or declare the column as timestamp_ntz"
+)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -50,7 +56,7 @@ _ACCEPTED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = 
 )
 
 
-def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def to_array(values: Sequence[Any], kind: pa.DataType, *, zoned: bool = False) -> pa.Array:
     """A column of Python values, with None as null.
 
     Parameters
@@ -59,6 +65,9 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         For a struct dicts and Rows, matched by name, or tuples, matched by position; for a map
         dicts; for a list lists, tuples or arrays.
     kind : pyarrow.DataType
+    zoned : bool
+        Whether to refuse a naive datetime as an instant. A function may run on several machines,
+        and their local times may differ.
 
     Raises
     ------
@@ -76,13 +85,15 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """
     plain: Sequence[Any]
     if pa.types.is_nested(kind):
-        plain = [_plain(value, kind) for value in values]
+        plain = [_plain(value, kind, zoned) for value in values]
     else:
         accepted = _accepted(kind)
         for python in set(map(type, values)):
             if not _is_accepted(python, accepted):
                 _refuse(next(value for value in values if type(value) is python))
-        plain = [_moment(v, kind) for v in values] if pa.types.is_timestamp(kind) else list(values)
+        plain = list(values)
+        if pa.types.is_timestamp(kind):
+            plain = [_moment(value, kind, zoned) for value in values]
     try:
         return pa.array(plain, type=kind)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
@@ -94,14 +105,38 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
     A map with nested keys, which no dict can have, is a list of pairs.
 
+    Raises
+    ------
+    FunctionError
+        If a date or moment is outside of the years 1 to 9999.
+
     Examples
     --------
     >>> python_values(pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())))
     [{'a': 1}, None]
     """
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as beyond:
+        raise no_object(f"of type {column.type}", beyond) from beyond
     convert = _with_dicts(column.type)
     return values if convert is None else list(map(convert, values))
+
+
+def no_object(value: str, error: Exception) -> FunctionError:
+    """The error of a value that a function of a user cannot receive.
+
+    Parameters
+    ----------
+    value : str
+        The value in words, for the message.
+    error : Exception
+    """
+    return FunctionError(
+        f"a value {value} has no Python object: {error}. Python has dates from 0001-01-01 to "
+        "9999-12-31. Filter such rows, cast the column to string, or pass a function of Arrow "
+        "(mapInArrow, form='arrow', by_table='arrow')"
+    )
 
 
 def _with_dicts(kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -195,15 +230,23 @@ def to_rows(table: pa.Table, struct: T.StructType) -> list[T.Row]:
     struct : StructType
         Names and types of the rows.
 
+    Raises
+    ------
+    FunctionError
+        If a date or moment is outside of the years 1 to 9999.
+
     Examples
     --------
     >>> to_rows(pa.table({"n": [1, None]}), T.StructType([T.StructField("n", T.LongType())]))
     [Row(n=1), Row(n=None)]
     """
-    columns = [
-        column.to_pylist() if show is None else list(map(show, column.to_pylist()))
-        for column, show in zip(table.columns, [_shown(f.dataType) for f in struct.fields])
-    ]
+    try:
+        columns = [
+            column.to_pylist() if show is None else list(map(show, column.to_pylist()))
+            for column, show in zip(table.columns, [_shown(f.dataType) for f in struct.fields])
+        ]
+    except (OverflowError, ValueError) as beyond:
+        raise no_object(f"of {', '.join(struct.names)}", beyond) from beyond
     make = T.Row(*struct.names)
     return [make(*row) for row in zip(*columns)] if columns else [make()] * table.num_rows
 
@@ -259,7 +302,7 @@ def _refuse(value: Any) -> None:
     raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
-def _moment(value: Any, kind: pa.DataType) -> Any:
+def _moment(value: Any, kind: pa.DataType, zoned: bool) -> Any:
     if value is None:
         return None
     if hasattr(value, "to_pydatetime"):  # a timestamp of pandas
@@ -268,29 +311,51 @@ def _moment(value: Any, kind: pa.DataType) -> Any:
         value = value.to_pydatetime()
     if kind.tz is not None:
         # A naive datetime is local time, as everywhere in PySpark; Arrow would read it as UTC.
+        if zoned and value.tzinfo is None:
+            raise TypeError(f"{value!r} {NO_ZONE}")
         return value.astimezone(datetime.timezone.utc)
     if value.tzinfo is not None:
         raise TypeError(f"{value!r} has a time zone, and the column has none")
     return value
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
+def _plain(value: Any, kind: pa.DataType, zoned: bool) -> Any:
     """A value that Arrow converts without loss."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return tuple(map(_plain, _parts(value, kind), [kind.field(i).type for i in _range(kind)]))
+        kinds = [kind.field(i).type for i in _range(kind)]
+        return tuple(_plain(p, k, zoned) for p, k in zip(_parts(value, kind), kinds))
     if pa.types.is_map(kind):
         return [
-            (_plain(k, kind.key_type), _plain(v, kind.item_type)) for k, v in _entries(value, kind)
+            (_plain(k, kind.key_type, zoned), _plain(v, kind.item_type, zoned))
+            for k, v in _entries(value, kind)
         ]
     if pa.types.is_nested(kind):
         if not isinstance(value, (list, tuple, array, np.ndarray)):
             _refuse(value)
-        return [_plain(part, kind.value_type) for part in value]
+        return [_plain(part, kind.value_type, zoned) for part in value]
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # an element of an array of numpy
+        value = _from_numpy(value, kind)
+        if value is None:
+            return None
     if not _is_accepted(type(value), _accepted(kind)):
         _refuse(value)
-    return _moment(value, kind) if pa.types.is_timestamp(kind) else value
+    return _moment(value, kind, zoned) if pa.types.is_timestamp(kind) else value
+
+
+def _from_numpy(value: Any, kind: pa.DataType) -> Any:
+    """The Python value of a moment or a duration of numpy, whose moments are UTC."""
+    if np.isnat(value):
+        return None
+    unit = "datetime64[us]" if isinstance(value, np.datetime64) else "timedelta64[us]"
+    plain = value.astype(unit)
+    if plain != value:
+        _refuse(value)
+    moment = plain.item()
+    if pa.types.is_timestamp(kind) and kind.tz and isinstance(moment, datetime.datetime):
+        return moment.replace(tzinfo=datetime.timezone.utc)
+    return moment
 
 
 def _entries(value: Any, kind: pa.DataType) -> Sequence[tuple[Any, Any]]:

@@ -1,0 +1,217 @@
+"""Functions of pandas compute one value for a row, whatever the other rows of its batch are.
+
+    f(A + B) = f(A) + f(B)
+
+Arrow and PySpark convert a column of whole numbers in one way if it has a null, and in another way
+if it has none. An insertion and its removal are rarely in one batch.
+"""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_diff import Dataflow, FunctionError, SchemaError
+from pyspark_diff.spark.pandas_calls import EXACT
+from pyspark_diff.spark.pandas_frames import to_frame
+
+UTC = datetime.timezone.utc
+#: A number that no double has.
+LARGE = 2**53 + 1
+#: A value of each type, and a value with a null.
+VALUES: dict[str, tuple[Any, Any]] = {
+    "long": (LARGE, None),
+    "int": (7, None),
+    "boolean": (True, None),
+    "string": ("a", None),
+    "date": (datetime.date(1, 1, 1), None),
+    "decimal(20,2)": (Decimal("1.10"), None),
+    "array<long>": ([LARGE], [None, 1]),
+    "array<boolean>": ([True], [None]),
+    "array<array<long>>": ([[LARGE]], [[None]]),
+    "struct<a:long,b:boolean>": ((LARGE, True), (None, None)),
+    "map<string,long>": ({"a": LARGE}, {"a": None}),
+    "array<struct<a:long>>": ([(LARGE,)], [(None,)]),
+    "array<timestamp>": ([datetime.datetime(2026, 1, 1, tzinfo=UTC)], [None]),
+    "array<timestamp_ntz>": ([datetime.datetime(2026, 1, 1)], [None]),
+    "array<interval day to second>": ([datetime.timedelta(1)], [None]),
+}
+COLUMNS = ", ".join(f"c{i} {kind}" for i, kind in enumerate(VALUES))
+WITHOUT, WITH = (tuple(pair[i] for pair in VALUES.values()) for i in range(2))
+
+
+def same(frames):
+    return frames
+
+
+def texts(frames):
+    return (
+        frame[["time", "diff"]].assign(t=frame.drop(columns=["time", "diff"]).astype(str).agg(
+            " ".join, axis=1)) for frame in frames
+    )
+
+
+def summed(key, frame):
+    return frame.rename(columns={"n": "m"})[["m"]]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "bool"])
+def test_a_frame_has_the_values_of_its_parts(kind):
+    values = [1, None, 0] if kind != "bool" else [True, None, False]
+    column = pa.array(values, kind)
+    nested = pa.array([[v] for v in values], pa.list_(column.type))
+    table = pa.table({"a": column, "b": nested, "c": ["x", None, "y"]})
+    whole = to_frame(table).astype(str).to_numpy().tolist()
+    parts = [to_frame(table.slice(i, 1)).astype(str).to_numpy().tolist()[0] for i in range(3)]
+    assert whole == parts
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_a_removal_without_the_other_rows_of_the_batch(spark, runner):
+    with Dataflow(spark, runner=runner, buckets=1) as flow:
+        rows, feed = flow.input("rows", COLUMNS)
+        outputs = {
+            "same": rows.mapInPandas(same, COLUMNS), "texts": rows.mapInPandas(texts, "t string")
+        }
+        for name, output in outputs.items():
+            output.keep(name)
+        # Several rows, as Spark spreads a few of them over its cores.
+        feed.insert([WITHOUT, WITH] * 4)
+        flow.advance_to(1)
+        assert {name: len(set(map(str, flow[name].at().collect()))) for name in outputs} == {
+            "same": 2, "texts": 2}
+        feed.remove([WITHOUT] * 4)
+        flow.advance_to(2)
+        assert {name: flow[name].at().count() for name in outputs} == {"same": 4, "texts": 4}
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_a_group_in_pandas_keeps_all_digits(spark, runner):
+    with Dataflow(spark, runner=runner, buckets=1) as flow:
+        rows, feed = flow.input("rows", "k int, n long")
+        shown: list[Any] = []
+        rows.inspect(shown.append, by_table="pandas")
+        rows.reduce(summed, "m long", key="k", form="pandas").keep("groups")
+        feed.insert([(1, LARGE), (1, None)])
+        flow.advance_to(1)
+        assert sorted(flow["groups"].at().collect(), key=str) == [(1, LARGE), (1, None)]
+        assert LARGE in shown[0]["n"].tolist()
+
+
+@F.pandas_udf(T.StringType())
+def text(numbers):
+    return numbers.astype(str)
+
+
+@F.pandas_udf(T.LongType())
+def unchanged(numbers):
+    return numbers
+
+
+#: Uses of a function of pandas over a column that may be null.
+REFUSED = {
+    "select": lambda rows: rows.select(text("n")),
+    "where": lambda rows: rows.where(text("n") == "1"),
+    "withColumn": lambda rows: rows.withColumn("t", text(F.col("n") + 1)),
+    "a key": lambda rows: rows.groupBy(text("n").alias("t")).count(),
+    "an aggregate": lambda rows: rows.groupBy("n").agg(F.max(text("n"))),
+    "a condition": lambda rows: rows.alias("a").join(
+        rows.alias("b"), (F.col("a.n") == F.col("b.n")) & (text("a.n") < text("b.n"))),
+    "an array": lambda rows: rows.select(text(F.array("n", F.lit(1)))),
+    "a truth value": lambda rows: rows.select(text(F.col("n") > 1)),
+    "transform": lambda rows: rows.transform(lambda df: df.mapInPandas(same, df.schema)),
+}
+ACCEPTED = {
+    "a text": lambda rows: rows.select("n", text("s").alias("t")),
+    "coalesce": lambda rows: rows.select("n", unchanged(F.coalesce("n", F.lit(0))).alias("t")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_whole_numbers_with_nulls_are_refused(spark, name):
+    with Dataflow(spark, runner="local") as flow:
+        rows, _ = flow.input("rows", "n long, s string")
+        with pytest.raises(SchemaError, match="pandas function takes a column that may be null"):
+            REFUSED[name](rows)
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_other_arguments_and_exact_numbers(spark, runner):
+    if spark.conf.isModifiable(EXACT):
+        spark.conf.set(EXACT, "true")
+    try:
+        with Dataflow(spark, runner=runner, buckets=1) as flow:
+            rows, feed = flow.input("rows", "n long, s string")
+            programs = dict(ACCEPTED)
+            if spark.conf.isModifiable(EXACT):
+                programs["exact"] = lambda rows: rows.select(unchanged("n"), text("n").alias("t"))
+            for name, program in programs.items():
+                program(rows).keep(name)
+            feed.insert([(LARGE, "a"), (None, None)] * 4)
+            flow.advance_to(1)
+            feed.remove([(LARGE, "a")] * 4)
+            flow.advance_to(2)
+            for name in programs:
+                assert flow[name].at().count() == 4, name
+    finally:
+        spark.conf.unset(EXACT)
+
+
+#: Moments without a time zone, by the form of the function that returns them.
+NAIVE = datetime.datetime(2026, 1, 1)
+MOMENTS: dict[str, Any] = {
+    "flat_map": lambda rows: rows.flat_map(lambda row: [(NAIVE,)], "t timestamp"),
+    "flat_map, nested": lambda rows: rows.flat_map(
+        lambda row: [([NAIVE],)], "t array<timestamp>"),
+    "reduce": lambda rows: rows.reduce(lambda key, values: [(NAIVE,)], "t timestamp", key="k"),
+    "reduce, pandas": lambda rows: rows.reduce(
+        lambda key, frame: frame.assign(t=pd.Timestamp(NAIVE)), "t timestamp", key="k",
+        form="pandas"),
+    "reduce, arrow": lambda rows: rows.reduce(
+        lambda key, table: pa.table({"t": pa.array([NAIVE])}), "t timestamp", key="k",
+        form="arrow"),
+    "mapInPandas": lambda rows: rows.mapInPandas(
+        lambda frames: (frame.assign(t=NAIVE) for frame in frames), "t timestamp"),
+    "mapInArrow": lambda rows: rows.mapInArrow(
+        lambda batches: (batch.append_column("t", pa.array([NAIVE] * batch.num_rows))
+                         for batch in batches), "t timestamp"),
+}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_a_moment_without_a_zone_is_refused(spark, name):
+    """Local time differs between a driver and executors, which run one function."""
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, feed = flow.input("rows", "k int, v int")
+        MOMENTS[name](rows).keep()
+        feed.insert([(1, 2)])
+        with pytest.raises(SchemaError, match="has no time zone"):
+            flow.advance_to(1)
+
+
+#: Functions of Python values, over a date that Python does not have.
+FAR = {
+    "flat_map": lambda rows: rows.flat_map(lambda row: [(1,)], "n int"),
+    "reduce": lambda rows: rows.reduce(lambda key, values: [(1,)], "n int", key="k"),
+    "mapInPandas": lambda rows: rows.mapInPandas(same, "k int, d date"),
+    "inspect": lambda rows: rows.inspect(lambda *update: None),
+}
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_a_date_that_python_lacks_is_named(spark, runner):
+    rows_of_day = spark.sql("SELECT 1 AS k, date_add(DATE'9999-12-31', 40) AS d")
+    for program in FAR.values():
+        with Dataflow(spark, runner=runner, buckets=1) as flow:
+            rows, feed = flow.input("rows", "k int, d date")
+            program(rows).keep()
+            feed.insert(rows_of_day)
+            with pytest.raises(FunctionError, match="has no Python object.*Filter such rows"):
+                flow.advance_to(1)
