@@ -131,6 +131,10 @@ REFUSED = {
 ACCEPTED = {
     "a text": lambda rows: rows.select("n", text("s").alias("t")),
     "coalesce": lambda rows: rows.select("n", unchanged(F.coalesce("n", F.lit(0))).alias("t")),
+    "transform": lambda rows: rows.select("s").transform(
+        lambda df: df.mapInPandas(same, df.schema)),
+    "a function made in transform": lambda rows: rows.transform(
+        lambda df: df.withColumn("t", F.udf(lambda s: s, T.StringType())("s"))),
 }
 
 

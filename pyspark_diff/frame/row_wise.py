@@ -38,6 +38,7 @@ from pyspark_diff.operators.linear import Expression, with_normal_form
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
 from pyspark_diff.spark.frames import column, template, update_struct
+from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.normal_form import without_signed_zeros
 from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
 from pyspark_diff.spark.settings import ANSI, CASE, ZONE, recorded
@@ -278,9 +279,11 @@ def _linear(
     def applied(frame: DataFrame) -> DataFrame:
         return without_signed_zeros(apply(frame), computed)
 
+    functions = user_functions(result)
+    if functions:  # those of the frames that steps evaluate: a function may take a frame's schema
+        functions = user_functions(apply(frame_of_no_rows(source.spark, takes)))
     stage = Expression(
-        applied, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}", written,
-        user_functions(result),
+        applied, takes, keeps_time_and_diff, tuple(same), f"{kind} {label}", written, functions,
     )
     node = Linear(kind, source.node, schema, stage)
     return node if condition is not None else with_normal_form(node)
