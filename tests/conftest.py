@@ -111,6 +111,7 @@ SAMPLED = {
     "test_many_rows": 3,
     "test_motifs": 3, "test_nightly_jobs": 2, "test_empty_collections": 4, "test_parquet": 5,
     "test_memory_bounds": 8,
+    "test_pandas_functions": 3,
     "test_plain_columns": 2, "test_product_times": 4, "test_pruning": 13,
     "test_quantiles": 4, "test_query_frames": 30, "test_ranges": 4,
     "test_recovery": 4, "test_remedies": 3, "test_session_windows": 20, "test_strangers": 4,
