@@ -1,4 +1,4 @@
-"""Functions of pandas compute one value for a row, whatever the other rows of its batch are.
+"""Functions of pandas compute the value of a row without regard to the rest of its batch.
 
     f(A + B) = f(A) + f(B)
 
@@ -207,6 +207,18 @@ FAR = {
     "mapInPandas": lambda rows: rows.mapInPandas(same, "k int, d date"),
     "inspect": lambda rows: rows.inspect(lambda *update: None),
 }
+
+
+def test_a_function_of_arrow_takes_a_date_that_python_lacks(spark):
+    with Dataflow(spark, runner="local", buckets=1) as flow:
+        rows, feed = flow.input("rows", "k int, d date")
+        same_days = rows.reduce(
+            lambda key, table: table.rename_columns(["e", "diff"]), "e date", key="k", form="arrow")
+        same_days.keep("days")
+        feed.insert(spark.sql("SELECT 1 AS k, date_add(DATE'9999-12-31', 40) AS d"))
+        flow.advance_to(1)
+        shown = flow["days"].at().selectExpr("CAST(e AS STRING)").collect()
+        assert shown == [("+10000-02-09",)]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])

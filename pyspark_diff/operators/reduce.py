@@ -188,9 +188,11 @@ class _Replay:
         self._values = pa.Table.from_arrays(
             [column.take(pa.array(first)) for column in columns], names=list(kernel.values)
         )
-        # The function receives Python values; each distinct value is converted once.
-        plain = [python_values(column) for column in self._values.columns]
-        self._tuples = list(zip(*plain)) if plain else [()] * first.size
+        # A function of rows receives Python values; each distinct value is converted once.
+        self._tuples: list[tuple[Any, ...]] = []
+        if kernel.form == "rows":
+            plain = [python_values(column) for column in self._values.columns]
+            self._tuples = list(zip(*plain)) if plain else [()] * first.size
         self._old_diff = [] if old is None else old.diffs().tolist()
         keys = [python_values(column) for column in side.layout.decode_key(distinct_keys(side.new))]
         lengths = key_lengths(side.new)
@@ -259,8 +261,10 @@ class _Replay:
             if not self.side.is_complete(time):
                 return None  # a later update may cancel the removal
             wrong = next(v for v in values if count[v] < 0)
+            shown = tuple(
+                python_values(column.slice(wrong, 1))[0] for column in self._values.columns)
             raise NegativeMultiplicityError(
-                f"{self._where(group, time)} the value {self._tuples[wrong]!r} has the "
+                f"{self._where(group, time)} the value {shown!r} has the "
                 f"multiplicity {count[wrong]}: more was removed than was inserted. Correct the "
                 "input, or pass allow_negative=True if the function supports it"
             )
@@ -359,7 +363,11 @@ def _column(column: pd.Series | pa.ChunkedArray, field: pa.Field) -> pa.Array | 
 def _comparable(result: Any) -> Any:
     """A result as a multiset, so that the order of its rows does not matter."""
     if isinstance(result, pa.Table):
-        result = list(zip(*(column.to_pylist() for column in result.columns)))
+        try:
+            result = list(zip(*(column.to_pylist() for column in result.columns)))
+        except (OverflowError, ValueError):  # a date that Python lacks
+            rows = [result.slice(row, 1).combine_chunks() for row in range(result.num_rows)]
+            result = [row.to_batches()[0].serialize().to_pybytes() for row in rows]
     return Counter(map(repr, result or ()))
 
 

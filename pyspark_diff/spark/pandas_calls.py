@@ -28,7 +28,7 @@ _CALLED = (*_SCALAR, PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)
 def pandas_calls(frame: DataFrame) -> tuple[str, ...]:
     """The calls in a frame, in words.
 
-    Over Connect the client does not know which arguments may be null, so all calls of such
+    Over Connect the client does not know whether an argument may be null, so all calls of pandas
     functions count. Functions that are called by their registered name do not.
 
     Examples
