@@ -303,7 +303,12 @@ def test_commands_do_not_run(spark, flow, text):
     spark.sql("DROP TABLE not_to_be_dropped")
 
 
-@pytest.mark.parametrize("text", ["SELECT FROM WHERE", "SELECT * FROM nowhere", "SELECT x FROM e"])
+@pytest.mark.parametrize("text", [
+    "SELECT FROM WHERE", "SELECT * FROM nowhere", "SELECT x FROM e",
+    # Spark raises an exception without a class of PySpark.
+    "WITH RECURSIVE r AS (SELECT CAST(src AS SMALLINT) AS n FROM e UNION ALL "
+    "SELECT n + 1 FROM r WHERE n < 3) SELECT * FROM r",
+])
 def test_a_query_that_spark_refuses(flow, text):
     flow.input("e", EDGES)
     with pytest.raises(SchemaError, match="Spark refuses the query"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -29,8 +28,10 @@ from pyspark_diff.query.recursion import (
 )
 from pyspark_diff.query.translation import translated
 from pyspark_diff.sources import delta, iceberg, snapshots
+from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm import (
+    JVM_ERRORS,
     analysed_of,
     copied_session,
     frame_of_no_rows,
@@ -316,8 +317,8 @@ class Dataflow(FrameDataflow):
                 raise refused([Refusal(NO_QUERY, " ".join(text.split()[:2]))])
             distinct = None if args else with_distinct_recursion(text, session)
             return distinct or session.sql(text, args=args), named
-        except PySparkException as error:
-            raise SchemaError(f"Spark refuses the query: {error}") from error
+        except JVM_ERRORS as error:  # some have no class of PySpark, as types that do not merge
+            raise SchemaError(f"Spark refuses the query: {in_words(error)}") from error
 
     def _mutually_recursive(
         self, query: MutualRecursion, args: dict[str, Any] | list[Any] | None,
