@@ -37,11 +37,13 @@ def pandas_calls(frame: DataFrame) -> tuple[str, ...]:
     >>> pandas_calls(spark.range(1).select(same(F.lit("a")), F.udf(abs, "long")("id")))
     ()
     """
-    settings = frame.sparkSession.conf
-    exact = settings.isModifiable(EXACT) and str(settings.get(EXACT, "false")).lower() == "true"
     if not is_classic_frame(frame):
-        return () if exact else _sent(frame)
+        sent = _sent(frame)
+        return () if sent and _is_exact(frame) else sent
     expressions = calling_expressions(frame)
+    if not expressions:
+        return ()
+    exact = _is_exact(frame)
     # Times and diffs are never null, also under other names.
     never = {TIME, DIFF}
     for expression in expressions:
@@ -61,6 +63,11 @@ def pandas_calls(frame: DataFrame) -> tuple[str, ...]:
                 shown = f"{argument.sql()}, {kind.simpleString()}"
                 calls[f"{expression.name()} of {shown}"] = None
     return tuple(calls)
+
+
+def _is_exact(frame: DataFrame) -> bool:
+    settings = frame.sparkSession.conf
+    return settings.isModifiable(EXACT) and str(settings.get(EXACT, "false")).lower() == "true"
 
 
 def _varies(kind: T.DataType, nullable: bool, exact: bool = False) -> bool:
