@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, FunctionError, SchemaError
-from pyspark_diff.spark.pandas_calls import EXACT
+from pyspark_diff.spark.pandas_calls import EXACT, LEGACY
 from pyspark_diff.spark.pandas_frames import to_frame
 
 UTC = datetime.timezone.utc
@@ -144,6 +144,23 @@ def test_whole_numbers_with_nulls_are_refused(spark, name):
         rows, _ = flow.input("rows", "n long, s string")
         with pytest.raises(SchemaError, match="pandas function takes a column that may be null"):
             REFUSED[name](rows)
+
+
+@pytest.mark.classic_only("the client does not know the setting's effect on a function")
+def test_functions_that_receive_arguments_by_way_of_pandas_are_refused(spark):
+    shown = F.udf(str, T.StringType(), useArrow=True)
+    with Dataflow(spark, runner="local") as flow:
+        rows, _ = flow.input("rows", "n long, s string")
+        rows.select(shown("n"))
+        if not spark.conf.isModifiable(LEGACY):
+            return
+        spark.conf.set(LEGACY, "true")
+        try:
+            rows.select(shown("s"))
+            with pytest.raises(SchemaError, match="pandas function takes a column"):
+                rows.select(shown("n"))
+        finally:
+            spark.conf.unset(LEGACY)
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])

@@ -21,6 +21,8 @@ from pyspark_diff.spark.user_functions import calling_expressions
 
 #: The setting by which PySpark passes whole numbers with nulls as ``Int64``, from Spark 4.2 on.
 EXACT = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
+#: The setting by which ``F.udf(useArrow=True)`` receives its arguments by way of pandas.
+LEGACY = "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled"
 _SCALAR = (PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF)
 _CALLED = (*_SCALAR, PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)
 
@@ -39,11 +41,14 @@ def pandas_calls(frame: DataFrame) -> tuple[str, ...]:
     """
     if not is_classic_frame(frame):
         sent = _sent(frame)
-        return () if sent and _is_exact(frame) else sent
+        return () if sent and _is_set(frame, EXACT) else sent
     expressions = calling_expressions(frame)
     if not expressions:
         return ()
-    exact = _is_exact(frame)
+    exact = _is_set(frame, EXACT)
+    called: tuple[int, ...] = _CALLED
+    if _is_set(frame, LEGACY):
+        called = (*_CALLED, PythonEvalType.SQL_ARROW_BATCHED_UDF)
     # Times and diffs are never null, also under other names.
     never = {TIME, DIFF}
     for expression in expressions:
@@ -51,7 +56,7 @@ def pandas_calls(frame: DataFrame) -> tuple[str, ...]:
             never.add(expression.exprId().id())
     calls: dict[str, None] = {}
     for expression in expressions:
-        if kind_of(expression) != "PythonUDF" or expression.evalType() not in _CALLED:
+        if kind_of(expression) != "PythonUDF" or expression.evalType() not in called:
             continue
         for argument in items_of(expression.children()):
             if kind_of(argument) == "AttributeReference" and not never.isdisjoint(
@@ -65,9 +70,10 @@ def pandas_calls(frame: DataFrame) -> tuple[str, ...]:
     return tuple(calls)
 
 
-def _is_exact(frame: DataFrame) -> bool:
+def _is_set(frame: DataFrame, name: str) -> bool:
+    """Whether this version of Spark has a setting, and it is true."""
     settings = frame.sparkSession.conf
-    return settings.isModifiable(EXACT) and str(settings.get(EXACT, "false")).lower() == "true"
+    return settings.isModifiable(name) and str(settings.get(name, "false")).lower() == "true"
 
 
 def _varies(kind: T.DataType, nullable: bool, exact: bool = False) -> bool:
