@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.durable import Store
 from pyspark_diff.dataflow.source import Sources
-from pyspark_diff.sinks.delta import _Merge
+from pyspark_diff.sinks.delta import MergedTable
 from pyspark_diff.spark.delta_files import DeltaFiles
 from pyspark_diff.spark.session import session
 from pyspark_diff.views.group import ViewGroup
@@ -28,7 +28,7 @@ PHASES = {
     "open": (BaseDataflow, "_write"),
     "read": (Sources, "read"),
     "commit": (Store, "commit"),
-    "write": (_Merge, "write"),
+    "write": (MergedTable, "write"),
     "merge": (DeltaFiles, "merge"),
     "record": (RecordFile, "write"),
 }
