@@ -13,6 +13,7 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
+    spark.createDataFrame([], "x int")  # active again, if another file has made a session
     query, first, usual, second, loop = blocks("python")
     exec(query, {})  # noqa: S102 - the point of the test
     shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)

@@ -89,18 +89,22 @@ def row_wise(
     """
     ours = source.resolver
 
-    def run(frame: DataFrame) -> DataFrame:
-        result = apply(ours.template(frame))
+    def named(applied: DataFrame) -> DataFrame:
         if resolver is not None:
-            return ours.strip(result)
-        return result if renamed is None else result.toDF(*renamed, TIME, DIFF)
+            return ours.strip(applied)
+        return applied if renamed is None else applied.toDF(*renamed, TIME, DIFF)
+
+    def run(frame: DataFrame) -> DataFrame:
+        return named(apply(ours.template(frame)))
 
     renamed: list[str] | None = None
     with suggesting(source.columns):
-        result = run(_no_rows(source))
+        empty = ours.template(_no_rows(source))
+        applied = apply(empty)
+        result = named(applied)
         result.schema  # Connect analyses the frame only here
     if condition is not None:
-        check_same_columns([*source.node.schema.names, TIME, DIFF], result, kind)
+        check_same_columns(empty.columns, applied, kind)
     names = resolver
     if names is None:
         # As in PySpark, two selected columns may have one name, and names follow the plain columns.
