@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import re
@@ -542,6 +543,20 @@ def test_a_log_of_refreshes(spark, shop, tmp_path):  # noqa: F811
     views = FolderOfViews(spark, folder, log=f"{shop}.other")
     with pytest.raises(SchemaError, match="lacks refreshed_at.*Name a table that is not there"):
         views.refresh()
+
+
+@pytest.mark.slow
+def test_the_medallion_example(spark, tmp_path, monkeypatch):  # noqa: F811
+    """Each target is plain Spark's answer after the load and after each hour, or it exits."""
+    root = Path(__file__).parent.parent / "examples" / "medallion"
+    assert len(list((root / "views").glob("*.sql"))) == 17
+    monkeypatch.syspath_prepend(str(root))
+    try:
+        figures = importlib.import_module("run").run(spark, 2_000, 100, 2, str(tmp_path))
+    finally:
+        for name in "bronze", "gold":
+            spark.sql(f"DROP DATABASE IF EXISTS {name} CASCADE")
+    assert figures["hours"] == 2
 
 
 #: Statements about the source of a view with the feed, or without it; the refusal of the next
