@@ -19,7 +19,7 @@ import random_queries
 import sql_coverage
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, SchemaError, UnsupportedQueryError
@@ -539,7 +539,12 @@ def test_each_function_keeps_its_meaning(spark, part):
         for call in registry.calls(spark, name):
             frame = spark.sql(call.rows).selectExpr("*", "1 AS k_", "'a' AS n_")
             frame = spark.createDataFrame(frame.collect(), frame.schema)
-            original = frame.selectExpr(f"{call.text} AS x")
+            try:
+                original = frame.selectExpr(f"{call.text} AS x")
+            except AnalysisException as error:
+                # A generator of several columns takes no single name.
+                assert error.getCondition() == "UDTF_ALIAS_NUMBER_MISMATCH", (name, error)
+                continue
             try:
                 text = f"SELECT {call.text} AS x FROM rows"
                 match = read_text(text, {"rows": frame.schema}, spark)
