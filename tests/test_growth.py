@@ -373,3 +373,51 @@ def test_what_is_written_twice_is_kept_twice(spark):
                 continue
             with pytest.raises(NotReadableError, match="is not kept.*second frame.*keep both"):
                 again.at()
+
+
+@pytest.mark.parametrize("keep_history", [False, True])
+def test_an_inspection_goes_on_below_operators_that_are_added_late(spark, keep_history):
+    """A late operator reads the input of an inspection that has shown the past."""
+    shown = []
+    with Dataflow(spark, runner="local", keep_history=keep_history) as flow:
+        rows, session = flow.input("rows", "k bigint")
+        rows.keep()
+        distinct = rows.dropDuplicates().inspect(lambda *update: shown.append(update))
+        aggregates = [("e", F.count("k")), ("m", F.max("k")), ("s", F.sum("k"))]
+        for time, (name, aggregate) in enumerate(aggregates):
+            session.insert([(time,), (time,)])
+            flow.advance_to(time + 1)
+            distinct.groupBy().agg(aggregate.alias(name)).keep(name)
+        session.insert([(3,)])
+        session.remove([(0,), (0,)])
+        flow.advance_to(4)
+        assert [flow[name].at().collect() for name, _ in aggregates] == [[(3,)], [(3,)], [(6,)]]
+    assert sorted(((k,), time, diff) for (k,), time, diff in shown) == [
+        ((0,), 0, 1), ((0,), 3, -1), ((1,), 1, 1), ((2,), 2, 1), ((3,), 3, 1)]
+
+
+def test_a_store_opens_with_an_operator_that_was_added_below_an_inspection(spark, tmp_path):
+    shown = []
+
+    def program(flow):
+        rows, _ = flow.input("rows", "k bigint")
+        rows.keep()
+        distinct = rows.dropDuplicates().inspect(lambda *update: shown.append(update))
+        if is_late:
+            distinct.groupBy().agg(F.count("k").alias("e")).keep("counts")
+        program.distinct = distinct
+
+    is_late = False
+    with Dataflow.open(tmp_path, program, spark=spark) as flow:
+        flow.session("rows").insert([(0,)])
+        flow.advance_to(1)
+        program.distinct.groupBy().agg(F.count("k").alias("e")).keep("counts")
+        flow.session("rows").insert([(1,)])
+        flow.advance_to(2)
+    is_late = True
+    for time in 2, 3:
+        with Dataflow.open(tmp_path, program, spark=spark) as flow:
+            flow.session("rows").insert([(time,)])
+            flow.advance_to(time + 1)
+            assert flow["counts"].at().collect() == [(time + 1,)]
+    assert [(k, time, diff) for (k,), time, diff in shown] == [(n, n, 1) for n in range(4)]

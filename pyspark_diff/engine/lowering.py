@@ -140,15 +140,17 @@ def lowered(program: Program, existing: Existing = Existing()) -> Lowered:
 def _with_existing(program: Program, existing: Existing) -> Lowered:
     """The program with its existing nodes in their running form."""
     nodes: dict[Node, Node] = {}
+    sources: dict[Node, Node] = {}
     for node in program.nodes:
         running = existing.nodes.get(node)
         if running is not None and running not in existing.gone:
-            nodes[node] = running
+            nodes[node] = sources[node] = running
         elif running is not None and isinstance(node, Inspect):
-            nodes[node] = nodes[node.inputs[0]]  # it has shown the past already
+            # It has shown the past already, so new operators read its input.
+            nodes[node], sources[node] = running, sources[node.inputs[0]]
         else:
             again = node if running is None else copy(node)
-            nodes[node] = again.over([nodes[n] for n in node.inputs])
+            nodes[node] = sources[node] = again.over([sources[n] for n in node.inputs])
     results = dict(existing.program.results)
     for node, result in program.results.items():
         variable = nodes[node]
