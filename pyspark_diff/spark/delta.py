@@ -128,7 +128,7 @@ def refusal(spark: SparkSession, name: str, error: BaseException) -> tuple[str, 
 
 
 def redirect_target(properties: Mapping[str, str]) -> str | None:
-    """The path of the table to which a redirect in some properties leads; None if there is none.
+    r"""The path of the table to which a redirect in some properties leads; None if there is none.
 
     Examples
     --------
