@@ -12,6 +12,7 @@ import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -71,6 +72,22 @@ def test_a_frame_has_the_values_of_its_parts(kind):
     whole = to_frame(table).astype(str).to_numpy().tolist()
     parts = [to_frame(table.slice(i, 1)).astype(str).to_numpy().tolist()[0] for i in range(3)]
     assert whole == parts
+
+
+def test_a_null_changes_no_result_of_another_row():
+    """Pandas has other quotients by zero for its nullable numbers than for those of numpy."""
+    rows = pa.table({"a": pa.array([0, 7, LARGE, None]), "b": pa.array([0, 0, 2, None]),
+                     "c": pa.array([True, False, True, None])})
+    functions = {
+        "quotient": lambda f: f.a // f.b, "rest": lambda f: f.a % f.b, "ratio": lambda f: f.a / f.b,
+        "root": lambda f: np.sqrt(-f.a), "where": lambda f: f.a.where(f.c), "not": lambda f: ~f.c,
+        "product": lambda f: f.a * f.c, "text": lambda f: f.a.astype(str),
+    }
+    for name, function in functions.items():
+        few, all_rows = (function(to_frame(table)) for table in (rows.slice(0, 3), rows))
+        assert few.dtype == all_rows.dtype, name
+        values = [str(pa.Array.from_pandas(column).to_pylist()[:3]) for column in (few, all_rows)]
+        assert values[0] == values[1], name
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])

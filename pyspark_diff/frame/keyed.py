@@ -181,8 +181,8 @@ class KeyedMethods(Frame):
         key : str or list of str, optional
             Columns of the key. The default is the key of a preceding `arrange_by_key`.
         form : {"rows", "pandas", "arrow"}
-            The form of the values and the results. In pandas, whole numbers and truth values with
-            nulls have the types ``Int64``, ``boolean`` and so on.
+            The form of the values and the results. In pandas, whole numbers and truth values have
+            the types ``Int64``, ``boolean`` and so on.
         allow_negative : bool
             Call the function also if the removals of a value exceed its insertions.
         check : bool

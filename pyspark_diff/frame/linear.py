@@ -408,8 +408,8 @@ class LinearMethods(Frame):
             time and diff columns, and each output row must have the time and diff of its input row.
             As in `flat_map`, an output row must depend on its input row only. If it depends on the
             other rows of its frame, the removal of its record does not cancel it. Whole numbers and
-            truth values with nulls have pandas' types ``Int64``, ``boolean`` and so on, not
-            PySpark's floats and objects, which would depend on the other rows. Instants are in UTC,
+            truth values have pandas' types ``Int64``, ``boolean`` and so on, not PySpark's floats
+            and objects, which would depend on the other rows. Instants are in UTC,
             and a returned column of instants needs a time zone.
         schema : str or StructType
             Data columns of the result.

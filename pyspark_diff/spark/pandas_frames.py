@@ -2,9 +2,11 @@
 
     to_frame(A + B) = to_frame(A) + to_frame(B)
 
-The value of a row depends on that row alone. Arrow's own conversion makes whole numbers floats, and
+The value of a row depends on that row alone. By default whole numbers are floats in pandas, and
 truth values objects, if any row of the column has a null. Then a function would compute one value
-for an inserted row and another value for its removal, and digits beyond 2**53 would be lost.
+for an inserted row and another value for its removal, and digits beyond 2**53 would be lost. So
+both have pandas' nullable types, also in a column without nulls: ``7 // 0`` is 0 with these types
+and infinite without.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pyarrow as pa
 
 from pyspark_diff.spark.values import NO_ZONE, no_object, to_array
 
-#: Types whose conversion by Arrow depends on nulls, and the types of pandas that have a null.
+#: Types whose usual conversion depends on nulls, and the types of pandas that have a null.
 _NULLABLE = {
     pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(),
     pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(),
@@ -33,7 +35,7 @@ def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Whole numbers and truth values with nulls have the types ``Int64``, ``boolean`` and so on.
+        Whole numbers and truth values have the types ``Int64``, ``boolean`` and so on.
         Lists are arrays of numpy, and structs and maps are dicts. A list with a null has objects. A
         map with nested keys, which no dict can have, is a list of pairs. Instants are in UTC.
 
@@ -48,11 +50,11 @@ def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     [9007199254740993, <NA>]
     """
     try:
-        frame: pd.DataFrame = table.to_pandas()
+        frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
         columns = {
-            name: _series(column)
+            name: _nested(column)
             for name, column in zip(table.schema.names, table.columns)
-            if _has_nulls(column) or _maps(column.type)
+            if pa.types.is_nested(column.type) and (_has_nulls(column) or _maps(column.type))
         }
     except (OverflowError, ValueError) as beyond:
         raise no_object(f"of {', '.join(table.schema.names)}", beyond) from beyond
@@ -61,9 +63,7 @@ def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     return frame
 
 
-def _series(column: pa.Array | pa.ChunkedArray) -> pd.Series:
-    if column.type in _NULLABLE:
-        return column.to_pandas(types_mapper=_NULLABLE.get)
+def _nested(column: pa.Array | pa.ChunkedArray) -> pd.Series:
     maps = _maps(column.type)
     options: dict[str, Any] = {"integer_object_nulls": True}
     if maps and not any(pa.types.is_nested(kind.key_type) for kind in maps):
