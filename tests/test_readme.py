@@ -60,10 +60,11 @@ def test_commands_are_executable(name):
     assert (README.parent / name).stat().st_mode & 0o111
 
 
-def test_ci_runs_the_readme_test_command():
+def test_ci_runs_the_readme_test_command_and_then_the_proofs():
     lines = (README.parent / ".ci/run").read_text().splitlines()
-    code = [line for line in lines if line.strip() and not line.startswith(("#", "set "))]
-    assert len(code) <= 2 and "ci/test" in code[-1]
+    commands = [line for line in lines if "bash " in line and not line.startswith("#")]
+    assert len(commands) == 2 and "ci/prove" in commands[1]
+    assert "ci/test\"" in commands[0]  # without arguments
 
 
 def test_links_lead_somewhere():
