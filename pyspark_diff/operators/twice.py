@@ -60,8 +60,7 @@ class TwiceInPandas:
             second = list(self.function(iter([original.copy()])))
 
             def about() -> str:
-                rows = list(original.head(1).itertuples(index=False, name=None))
-                return f"{len(original)} rows that begin with {rows}"
+                return f"{len(original)} rows that begin with {_tuples(original.head(1))}"
 
             totals = (sum(map(_rows, results), Counter[str]()) for results in (first, second))
             _compare("map_in_pandas", about, *totals)
@@ -87,10 +86,15 @@ def _rows(result: Any) -> Counter[str]:
         # The rows of a group or a part, which the user's function has in memory already.
         result = zip(*(column.to_pylist() for column in result.columns))
     elif isinstance(result, pd.DataFrame):
-        result = result.itertuples(index=False, name=None)
+        result = _tuples(result)
     elif not isinstance(result, list):
         result = [result]
     return Counter(map(repr, result))
+
+
+def _tuples(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """The rows of a frame with Python's own numbers, which messages show without their type."""
+    return list(frame.astype(object).itertuples(index=False, name=None))
 
 
 def _compare(
