@@ -175,7 +175,7 @@ FAULTS: dict[str, Fault] = {
         compaction, "last_before", lambda true, frontier: frontier, "T10"),
     "holds of users are not looked at": Fault(Compaction, "hold", _without_holds, "T10"),
     "holds of readers are not looked at": Fault(
-        read_holds, "standing", lambda true, *_: ([], []), "T10"),
+        read_holds, "stored_holds", lambda true, *_: ([], []), "T10"),
     "payloads that others use are retired": Fault(
         manifest, "payload_of", lambda true, commit, data: manifest.tombstone_of(commit), "T10"),
 }

@@ -609,7 +609,7 @@ def test_a_time_that_was_changed_is_found_before_the_update_waits(spark):
 
 def test_a_discard_may_be_cut_short_at_every_line(spark):
     codes = functions(
-        BaseDataflow._take_back, discarding.without, discarding._given, discarding._updates,
+        BaseDataflow._take_back, discarding.without, discarding._user_form, discarding._updates,
         InputSession._all_flushed, InputSession._gathered,
     )
     dropped = {  # what has waited for its time, was flushed, and was not
