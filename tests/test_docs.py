@@ -14,9 +14,9 @@ from pyspark_diff import errors
 from snippets import DOCS, run_page
 
 ROOT = DOCS.parent
-#: Pages whose snippets need a Spark that knows Delta: tests/delta_cases.py and view_cases.py
-#: run them.
-ELSEWHERE = {"how-to/delta.md", "how-to/views.md"}
+#: Pages whose snippets need a Spark that knows Delta, or a cluster: tests/delta_cases.py,
+#: view_cases.py and test_cluster_page.py run them.
+ELSEWHERE = {"how-to/delta.md", "how-to/views.md", "how-to/clusters.md"}
 PAGES = sorted(
     str(page.relative_to(DOCS)) for folder in ("tutorial", "how-to")
     for page in (DOCS / folder).glob("*.md")
