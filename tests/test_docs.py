@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -69,3 +70,19 @@ def test_site_is_built_without_a_warning(tmp_path):
         cwd=ROOT, capture_output=True, text=True, timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pictures_of_the_model_are_those_of_their_script(tmp_path):
+    """By their texts, since another version of matplotlib may draw other paths."""
+    pytest.importorskip("matplotlib")
+    script = shutil.copy(DOCS / "assets/model_pictures.py", tmp_path)
+    subprocess.run([sys.executable, script], check=True, timeout=300)
+    drawn = {path.name: texts_of(path) for path in tmp_path.glob("*.svg")}
+    assert drawn == {name: texts_of(DOCS / "assets" / name) for name in drawn}
+    page = (DOCS / "model.md").read_text(encoding="utf-8")
+    assert {f"assets/{name}" for name in drawn} <= set(re.findall(r"\((assets/\S+)\)", page))
+    assert drawn.keys() == {"updates.svg", "frontier.svg"}
+
+
+def texts_of(picture):
+    return re.findall(r"<text .*?>(.*?)</text>", picture.read_text(encoding="utf-8"), re.DOTALL)

@@ -1,0 +1,78 @@
+"""Draws the pictures of docs/model.md into the folder of this file.
+
+    python docs/assets/model_pictures.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402
+
+from pyspark_diff import Antichain  # noqa: E402
+
+FOLDER = Path(__file__).parent
+INK, MORE, LESS, OPEN = "#333333", "#1b7f5c", "#b3261e", "#f3d9a4"
+SETTINGS = {
+    "svg.hashsalt": "pyspark_diff", "svg.fonttype": "none", "font.family": "sans-serif",
+    "text.color": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+}
+#: Record, time and diff.
+UPDATES = [("apple", 0, 2), ("apple", 3, -1), ("pear", 1, 1), ("pear", 4, -1), ("plum", 2, 3)]
+END = 6
+#: The frontier of the example in the text, and the times that the picture shows.
+FRONTIER, WIDTH, HEIGHT = [(3, 0), (1, 2)], 5, 4
+
+
+def updates() -> plt.Figure:
+    """Three records over six times: their updates, and how many copies there are between them."""
+    figure, axes = plt.subplots(figsize=(7.5, 2.6))
+    records = list(dict.fromkeys(record for record, _, _ in UPDATES))
+    for y, record in enumerate(reversed(records)):
+        changes = [(time, diff) for name, time, diff in UPDATES if name == record]
+        copies = 0
+        for (time, diff), (end, _) in zip(changes, [*changes[1:], (END, 0)]):
+            copies += diff
+            if copies:
+                axes.plot([time, end], [y, y], color=INK, linewidth=2 * copies, alpha=0.35,
+                          solid_capstyle="butt")
+                axes.text((time + end) / 2, y + 0.14, f"{copies}", ha="center")
+            axes.plot(time, y, "o", color=MORE if diff > 0 else LESS, markersize=9)
+            axes.text(time, y - 0.36, f"{diff:+d}", ha="center", color=MORE if diff > 0 else LESS)
+    axes.set(xlim=(-0.5, END), ylim=(-0.7, len(records) - 0.5), xlabel="time",
+             xticks=range(END), yticks=range(len(records)))
+    axes.set_yticklabels(reversed(records))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def frontier() -> plt.Figure:
+    """Times of two fields: those beyond the frontier, where updates may come, and the others."""
+    antichain = Antichain(FRONTIER)
+    figure, axes = plt.subplots(figsize=(5.2, 3.6))
+    for a, b in FRONTIER:
+        axes.fill_between([a - 0.5, WIDTH + 0.5], b - 0.5, HEIGHT + 0.5, color=OPEN, linewidth=0)
+    for a in range(WIDTH + 1):
+        for b in range(HEIGHT + 1):
+            is_open = antichain.less_equal((a, b))
+            axes.plot(a, b, "s" if (a, b) in FRONTIER else "o", color=LESS if is_open else MORE,
+                      fillstyle="none" if is_open else "full",
+                      markersize=10 if (a, b) in FRONTIER else 6)
+    for a, b in FRONTIER:
+        axes.text(a + 0.18, b + 0.18, f"({a}, {b})", color=LESS)
+    axes.set(xlim=(-0.5, WIDTH + 0.5), ylim=(-0.5, HEIGHT + 0.5), xlabel="a", ylabel="b",
+             xticks=range(WIDTH + 1), yticks=range(HEIGHT + 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+if __name__ == "__main__":
+    for draw in updates, frontier:
+        with plt.rc_context(SETTINGS):
+            figure = draw()
+            figure.tight_layout()
+            # Without a date, so that the same picture is the same file.
+            figure.savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})
