@@ -457,6 +457,7 @@ ELSEWHERE = {
     "which this sink has not written": "test_sinks",
     "does not record its changes, and this session": "test_delta",
     "is the op of a row, and no part of the record": "test_sources",
+    "to order changes by; its columns are {}": "test_sources",
     "is an update, and without a key": "test_sources",
     "says that the table was truncated": "test_sources",
     "has no image of the row from before": "test_sources",

@@ -282,6 +282,22 @@ def test_other_formats(spark, flow, tmp_path):
         files(str(tmp_path), "id int, op string")
 
 
+def test_an_order_outside_of_the_schema_is_refused(tmp_path):
+    with pytest.raises(SchemaError, match="no column 'no' to order changes by.*id, v, op"):
+        files(str(tmp_path), "id int, v int", key="id", order=["v", "no"])
+    files(str(tmp_path), "id int, No int", key="id", order="nO")
+
+
+@pytest.mark.parametrize("names", [{"order": "no"}, {"op": "no"}])
+def test_a_batch_without_its_op_or_order_is_refused(spark, flow, names):
+    seen = batches("id int", key="id", **names)
+    flow.source("rows", seen).keep()
+    frame = spark.createDataFrame([(1,)], "id int")
+    with pytest.raises(SchemaError, match="'batch 0' has no column 'no'; its columns are id"):
+        seen.into(flow, query="mine")(frame, 0)
+    assert not flow._sources.offsets
+
+
 @pytest.mark.parametrize("enveloped", [False, True])
 @pytest.mark.parametrize("keyed", [False, True])
 def test_events_of_debezium(spark, flow, tmp_path, keyed, enveloped):

@@ -71,12 +71,14 @@ def files(
     order : str or list of str
         Columns by which changes of one key come after each other. Files come in the order of the
         times at which they were written, and of one time of their names; within one file the order
-        of changes of one key is not known without.
+        of changes of one key is not known without. The schema has to have these columns.
     options : mapping
         Of Spark's reader, such as ``{"header": True}`` of CSV.
 
     Raises
     ------
+    SchemaError
+        If the schema has the op, or lacks a column of the order.
     SourceError
         By `Dataflow.catch_up`: if a file was changed that had been read, a row has an op that is
         none, or it cannot be told which change of a key is the last.
@@ -119,6 +121,14 @@ def files(
             f"column {op} is the op of a row, and no part of the record: leave it out of the "
             "schema, or name another one, op=..."
         )
+    columns = [field.name.lower() for field in read.fields]
+    for name in as_keys(order):
+        if name.lower() not in columns:
+            raise SchemaError(
+                f"the schema of the files has no column {name!r} to order changes by; its columns "
+                f"are {', '.join(read.names)}. Add the column to the schema, or order by another "
+                "one, order=..."
+            )
     return _Files(path, struct, read, format, as_keys(key), op, as_keys(order), dict(options))
 
 

@@ -20,7 +20,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.source import Offset, Reading, Source
 from pyspark_diff.errors import NotReadableError, SourceError
 from pyspark_diff.sources.files import OP, ORDER, changes_of
-from pyspark_diff.sources.tables import at_hand
+from pyspark_diff.sources.tables import at_hand, named
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm import query_of
 from pyspark_diff.spark.schema import as_keys, parse_schema
@@ -121,6 +121,10 @@ class Batches(Source):
         if self._now is None:
             return None
         query, batch, frame = self._now
+        named(
+            frame.schema.fields, [*([] if self._op is None else [self._op]), *self._order],
+            f"batch {batch}", spark,
+        )
         op = F.lit("i") if self._op is None else column(self._op)
         order = [*map(column, self._order)] or [F.lit(0)]
         rows = at_hand(frame.select(
