@@ -49,7 +49,8 @@ def kill(folder, name, killed):
     killed.append(name)
 
 
-def main(folder):
+def two_executors(conf=()):
+    """A session with two executors."""
     spark = pyspark_diff.session(
         "cluster",
         master="local-cluster[2,1,1400]",
@@ -59,9 +60,15 @@ def main(folder):
             "spark.driver.memory": "1g",
             "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
             "spark.ui.enabled": "false",
+            **dict(conf),
         },
     )
     spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main(folder):
+    spark = two_executors()
     random = np.random.default_rng(3)
     edges = random.integers(0, NODES, (EDGES, 2))
     killed = []

@@ -1,4 +1,4 @@
-"""Several executors, and the loss of one in the middle of a step, twice."""
+"""Several executors: their answers, and the loss of one in the middle of a step, twice."""
 
 import os
 import subprocess
@@ -12,17 +12,29 @@ ROOT = Path(__file__).parent.parent
 HANGS = 1800
 
 
-@pytest.mark.slow
-def test_executors_are_killed_in_the_middle_of_a_step(tmp_path):
+def run(program, *arguments, folder):
+    """Run a program of the tests in its own process, with its output."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
         "PYSPARK_PYTHON": sys.executable,
     }
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "cluster_program.py"), str(tmp_path)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
+        [sys.executable, str(ROOT / "tests" / program), *map(str, arguments)],
+        cwd=folder, env=environment, capture_output=True, text=True,
         timeout=HANGS,
     )
-    assert "right after the loss of two executors" in done.stdout, done.stdout + done.stderr[-3000:]
+    return done.stdout, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_executors_are_killed_in_the_middle_of_a_step(tmp_path):
+    output, log = run("cluster_program.py", tmp_path, folder=tmp_path)
+    assert "right after the loss of two executors" in output, log
     assert not list(tmp_path.glob("pyspark_diff-*"))
+
+
+@pytest.mark.slow
+def test_graphs_and_loops_on_executors_in_other_time_zones(tmp_path):
+    output, log = run("cluster_answers.py", 1000, 1003, folder=tmp_path)
+    assert "algorithms and 3 loops are right" in output, log
