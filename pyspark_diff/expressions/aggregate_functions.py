@@ -338,6 +338,14 @@ class Percentile(CollectedFunction):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
+        self._refuse_intervals(types)
+        # Text is cast to a number, as in Spark.
+        return [
+            argument if isinstance(kind, T.NumericType) else argument.cast("double")
+            for argument, kind in zip(arguments, types)
+        ]
+
+    def _refuse_intervals(self, types: Sequence[T.DataType]) -> None:
         for kind in types:
             if isinstance(kind, (T.DayTimeIntervalType, T.YearMonthIntervalType)):
                 raise UnsupportedTypeError(
@@ -345,11 +353,6 @@ class Percentile(CollectedFunction):
                     "Values between two intervals are computed for numbers only. Compute a number "
                     "from the interval first, with extract(... FROM ...)"
                 )
-        # Text is cast to a number, as in Spark.
-        return [
-            argument if isinstance(kind, T.NumericType) else argument.cast("double")
-            for argument, kind in zip(arguments, types)
-        ]
 
     def quantiles(self, value: T.DataType, kind: T.DataType) -> Quantiles | None:
         """The quantiles of values that a search can find; None if the values have to be collected.
@@ -428,6 +431,7 @@ class PercentileDisc(PercentileApprox):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
+        self._refuse_intervals(types)
         return [argument.cast("double") for argument in arguments]
 
     def ordered(
