@@ -412,7 +412,11 @@ class PercentileApprox(Percentile):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
-        return list(arguments)
+        # Dates and times keep their types. Text is cast to a number, as in Spark.
+        return [
+            argument.cast("double") if isinstance(kind, T.StringType) else argument
+            for argument, kind in zip(arguments, types)
+        ]
 
     def _value_at(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
         place = math.ceil(part * sum(count for _, count in values))
