@@ -120,7 +120,7 @@ def test_a_name_is_of_one_collection(flow):
     assert kept.keep("counts") is kept is flow["counts"]
     with pytest.raises(TypeError, match="'counts' already"):
         pairs.distinct().keep("counts")
-    with pytest.raises(NotReadableError, match="'nosuch', of these: 'counts'"):
+    with pytest.raises(NotReadableError, match="'nosuch'. The kept names: 'counts'"):
         flow["nosuch"]
     assert "counts" in flow and "nosuch" not in flow and list(flow) == ["counts"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from test_law import examples
 
@@ -240,6 +241,29 @@ def test_a_time_window_in_a_join_condition_is_refused(spark, named):
             events.alias("a").join(events.alias("b"), on)
         starts = events.withColumn("start", F.window("ts", "5 minutes")["start"])
         assert starts.alias("a").join(events.alias("b"), F.col("a.start") == F.col("b.ts")).columns
+
+
+def test_a_text_like_a_window_is_none(spark):
+    """Neither a text nor the name of a column is a call."""
+    with Dataflow(spark, runner="local") as flow:
+        rows, rows_in = flow.input("rows", "`window(x)` string, n int")
+        text = F.lit("session_window(")
+        a, b = rows.alias("a"), rows.alias("b")
+        kept = [
+            rows.where("`window(x)` = 'window('").keep("where"),
+            a.join(b, (F.col("a.`window(x)`") != text) & (F.col("a.n") == F.col("b.n"))).keep("on"),
+        ]
+        rows_in.insert([("window(", 1), ("other", 2)])
+        rows_in.discard("`window(x)` = 'window(' AND n > 1")
+        flow.advance_to(1)
+        assert [ours.at().count() for ours in kept] == [1, 2]
+        for wrong in (F.col("a.nosuch") == text, F.expr("a.`window(x)` = b.`session_window(y)`")):
+            with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
+                a.join(b, wrong)
+        both = F.window("a.ts", "1 day") == F.window("b.ts", "1 day")
+        events, _ = flow.input("events", COLUMNS.format("timestamp"))
+        with pytest.raises(SchemaError, match="a join condition uses a time window"):
+            events.alias("a").join(events.alias("b"), both)
 
 
 #: Conditions with windows of each kind, and such a condition in a loop and in SQL text.

@@ -108,8 +108,8 @@ class Outputs:
         if name not in self._named:
             names = ", ".join(map(repr, self._named)) or "none"
             raise NotReadableError(
-                f"no collection is kept under the name {name!r}, of these: {names}. "
-                f"Name one with .keep({name!r})"
+                f"no collection is kept under the name {name!r}. The kept names: {names}. "
+                f"Keep a collection under it with .keep({name!r})"
             )
         return self._named[name]
 

@@ -172,7 +172,8 @@ class ProductSession:
             if not self._frontier.precedes(to):
                 raise TimeRegressionError(
                     f"input {self.name!r} is at {list(self._frontier)!r} and cannot go back to "
-                    f"{time!r}: each time is to be no earlier than one of these, in all fields"
+                    f"{time!r}. Advance to times that are no earlier than a time of the "
+                    "input in any field"
                 )
             self._session._advance(to)
 

@@ -338,6 +338,14 @@ class Percentile(CollectedFunction):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
+        self._refuse_intervals(types)
+        # Text is cast to a number, as in Spark.
+        return [
+            argument if isinstance(kind, T.NumericType) else argument.cast("double")
+            for argument, kind in zip(arguments, types)
+        ]
+
+    def _refuse_intervals(self, types: Sequence[T.DataType]) -> None:
         for kind in types:
             if isinstance(kind, (T.DayTimeIntervalType, T.YearMonthIntervalType)):
                 raise UnsupportedTypeError(
@@ -345,11 +353,6 @@ class Percentile(CollectedFunction):
                     "Values between two intervals are computed for numbers only. Compute a number "
                     "from the interval first, with extract(... FROM ...)"
                 )
-        # Text is cast to a number, as in Spark.
-        return [
-            argument if isinstance(kind, T.NumericType) else argument.cast("double")
-            for argument, kind in zip(arguments, types)
-        ]
 
     def quantiles(self, value: T.DataType, kind: T.DataType) -> Quantiles | None:
         """The quantiles of values that a search can find; None if the values have to be collected.
@@ -409,7 +412,11 @@ class PercentileApprox(Percentile):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
-        return list(arguments)
+        # Dates and times keep their types. Text is cast to a number, as in Spark.
+        return [
+            argument.cast("double") if isinstance(kind, T.StringType) else argument
+            for argument, kind in zip(arguments, types)
+        ]
 
     def _value_at(self, values: Sequence[tuple[Any, int]], part: float) -> Any:
         place = math.ceil(part * sum(count for _, count in values))
@@ -428,6 +435,7 @@ class PercentileDisc(PercentileApprox):
     def evaluated(
         self, arguments: Sequence[Column], types: Sequence[T.DataType], distinct: bool
     ) -> list[Column]:
+        self._refuse_intervals(types)
         return [argument.cast("double") for argument in arguments]
 
     def ordered(

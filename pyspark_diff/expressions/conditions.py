@@ -24,7 +24,8 @@ from pyspark_diff.expressions.aggregates import identity
 from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_own_values, sessions_refused
 from pyspark_diff.kernels.blocks import spare_bits
-from pyspark_diff.spark.calls import call_of
+from pyspark_diff.spark.calls import ColumnCall, call_of, with_calls_replaced
+from pyspark_diff.spark.jvm import analysed_plan
 from pyspark_diff.spark.mentions import mentions, names_there
 from pyspark_diff.spark.schema import without_nullability
 from pyspark_diff.spark.settings import ANSI, is_on
@@ -114,16 +115,51 @@ class Condition:
         return replace(self, left=left, right=right, null_safe=(False,) * len(left))
 
 
-def _refuse_time_windows(conditions: Sequence[Column]) -> None:
-    """Name a time window in a condition that Spark refused: its own error is an internal one."""
-    text = str(conditions).lower()
-    if "session_window(" in text:
+def _refuse_time_windows(rows: DataFrame, conditions: Sequence[Column]) -> None:
+    """Name a time window in a condition that Spark refused: its own error is an internal one.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        All pairs of rows of both sides.
+    conditions : sequence of Column
+    """
+    names = {name for condition in conditions for name in _windows_in(rows, condition)}
+    if "session_window" in names:
         raise sessions_refused("a join condition")
-    if "window(" in text:
+    if "window" in names:
         raise SchemaError(
             "a join condition uses a time window, and Spark computes these only in a list of "
             "columns. Add the window as a column, by withColumn, and join by that column"
         )
+
+
+def _windows_in(rows: DataFrame, condition: Column) -> set[str]:
+    """The names of the functions of time windows in a condition."""
+    names: set[str] = set()
+
+    def note(call: ColumnCall, whole: Column) -> Column | None:
+        if call.name in ("window", "session_window"):
+            names.add(call.name)
+            return whole
+        return None
+
+    with_calls_replaced(condition, note)
+    if names:
+        return names
+    # A client of Connect does not parse SQL text, but Spark computes a window in a list of columns.
+    # A row has no window if its time is null: Spark adds a filter, or copies of rows.
+    try:
+        with unlogged():
+            before = analysed_plan(rows)
+            plan = analysed_plan(rows.select(condition.alias("condition")))
+    except AnalysisException:
+        return names
+    if plan.sessions and not before.sessions:
+        names.add("session_window")
+    if {"Filter", "Expand"} & (set(plan.nodes) - set(before.nodes)):
+        names.add("window")
+    return names
 
 
 def parse_condition(
@@ -169,7 +205,7 @@ def parse_condition(
         # Connect analyses the condition only for the schema.
         joined.schema
     except Exception:
-        _refuse_time_windows(conditions)
+        _refuse_time_windows(left.crossJoin(right), conditions)
         raise
     check_own_values(joined)
     pairs: list[_Compared] = []
