@@ -91,6 +91,24 @@ def test_functions_by_name_are_those_that_do_not_depend_on_the_session():
     assert {"version", "localtime", "counter_diff", "user"} <= others
 
 
+def test_functions_that_read_a_file_are_refused(spark):
+    """Spark reads the descriptor of Protobuf and a schema of Avro by their paths in each query."""
+    for name in "FromProtobuf", "ToProtobuf":
+        assert not one_row.is_one_row(f"org.apache.spark.sql.catalyst.expressions.{name}")
+    assert {"from_protobuf", "to_protobuf"}.isdisjoint(one_row.FUNCTIONS)
+    assert {"from_avro", "to_avro", "schema_of_avro"} <= one_row.FUNCTIONS
+
+    def from_avro(value, option, path):  # in place of the function, whose jar Spark lacks
+        return value
+
+    read = F.udf(from_avro)
+    with Dataflow(spark, runner="local") as flow:
+        rows, _ = flow.input("rows", "v string")
+        rows.select(read("v", F.lit("mode"), F.lit("FAILFAST")).alias("x"))
+        with pytest.raises(SchemaError, match="file in the option avroSchemaUrl of from_avro"):
+            rows.select(read("v", F.lit("avroSchemaURL"), F.lit("/f")).alias("x"))
+
+
 def test_functions_of_users_and_of_types_are_listed(spark):
     frame = spark.createDataFrame([], "k int, v int, s string, d struct<a int, b int>, t timestamp")
     plain = F.udf(lambda x: x, "int")

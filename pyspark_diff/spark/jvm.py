@@ -66,6 +66,9 @@ _VARIABLE = re.compile(r"\bvariablereference\((?:system\.session\.)?([^=]+)=")
 _SUBQUERY = re.compile(r"\b(?:list|scalar-subquery|exists|lateral-subquery)#\d+ \[")
 _VIEW = re.compile(r"\bView \((`[^,]+`), \[")
 
+#: A function of Avro whose schema Spark reads from a file, for each query anew.
+_SCHEMA_FILE = re.compile(r"\b(from_avro|to_avro|schema_of_avro)\(.*avroSchemaUrl", re.IGNORECASE)
+
 _MOST_CASES = 8
 
 #: The setting by which Spark ignores the buckets of tables. One thread at a time may change it.
@@ -91,7 +94,7 @@ class Plan:
     sessions : bool
         Whether an expression is ``session_window``, which only an aggregate of Spark merges.
     outside : tuple of str
-        Session variables and subqueries in expressions, in words.
+        Session variables, subqueries and files of schemas in expressions, in words.
     """
 
     nodes: tuple[str, ...]
@@ -159,6 +162,9 @@ def analysed_plan(frame: DataFrame) -> Plan:
     if subquery:
         views = dict.fromkeys(_VIEW.findall(text))
         outside += [f"a subquery over the view {name}" for name in views] or ["a subquery"]
+    schema_file = _SCHEMA_FILE.search(text)
+    if schema_file:
+        outside.append(f"the file in the option avroSchemaUrl of {schema_file.group(1).lower()}")
     nodes = tuple(m.group(1) for m in map(_NODE.match, text.splitlines()) if m)
     alias = _ALIAS.match(text)
     sessions = _SESSION.search(text) is not None

@@ -50,7 +50,7 @@ _CLASSES = {
         ExtractANSIIntervalMonths ExtractANSIIntervalSeconds ExtractANSIIntervalYears
         ExtractIntervalDays ExtractIntervalHours ExtractIntervalMinutes
         ExtractIntervalMonths ExtractIntervalSeconds ExtractIntervalYears Factorial
-        FindInSet Flatten Floor FormatNumber FormatString FromAvro FromProtobuf
+        FindInSet Flatten Floor FormatNumber FormatString FromAvro
         FromUTCTimestamp FromUnixTime GeneratorOuter Get GetArrayItem GetArrayStructFields
         GetJsonObject GetMapValue GetStructField GetTimestamp GreaterThan GreaterThanOrEqual
         Greatest Hex HllSketchEstimate HllUnion Hmac Hour HoursOfTime Hypot ILike If In
@@ -89,7 +89,7 @@ _CLASSES = {
         TimeFromMicros TimeFromMillis TimeFromSeconds TimeToMicros TimeToMillis
         TimeToSeconds TimeTrunc TimeWindow TimestampAdd TimestampAddInterval
         TimestampAddYMInterval TimestampDiff ToAvro ToBinary ToCharacter ToDegrees ToNumber
-        ToPrettyString ToProtobuf ToRadians ToTime ToUTCTimestamp ToUnixTimestamp
+        ToPrettyString ToRadians ToTime ToUTCTimestamp ToUnixTimestamp
         TransformExpression TransformKeys TransformValues TruncDate TruncTimestamp TryAdd
         TryAesDecrypt TryDivide TryElementAt TryEval TryMakeInterval TryMakeTimestamp
         TryMakeTimestampFromDateTime TryMod TryMultiply TryParseUrl TrySubtract TryToBinary
@@ -147,7 +147,7 @@ FUNCTIONS = frozenset("""
     dayname dayofmonth dayofweek dayofyear decimal decode degrees dense_rank div double e
     element_at elt encode endswith equal_null every exists exp explode explode_outer expm1
     extract factorial filter find_in_set first first_value flatten float floor forall
-    format_number format_string from_avro from_base32 from_csv from_json from_protobuf
+    format_number format_string from_avro from_base32 from_csv from_json
     from_unixtime from_utc_timestamp from_xml get get_json_object getbit greatest grouping
     grouping_id hash hex histogram_numeric hll_sketch_agg hll_sketch_estimate hll_union
     hll_union_agg hmac hour hypot if ifnull ilike in initcap inline inline_outer instr int
@@ -181,7 +181,7 @@ FUNCTIONS = frozenset("""
     theta_sketch_estimate theta_union theta_union_agg time time_bucket time_diff
     time_from_micros time_from_millis time_from_seconds time_to_micros time_to_millis
     time_to_seconds time_trunc timestamp timestamp_micros timestamp_millis timestamp_seconds
-    tinyint to_avro to_base32 to_binary to_char to_csv to_date to_json to_number to_protobuf
+    tinyint to_avro to_base32 to_binary to_char to_csv to_date to_json to_number
     to_time to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp
     to_varchar to_variant_object to_xml transform transform_keys transform_values translate
     trim trunc try_add try_aes_decrypt try_avg try_divide try_element_at try_make_interval
