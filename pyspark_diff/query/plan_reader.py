@@ -43,6 +43,7 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
 from pyspark_diff.query.pruning import used_names
 from pyspark_diff.spark.jvm import (
+    analysed_plan,
     frame_of_plan,
     items_of,
     kind_of,
@@ -54,6 +55,8 @@ TABLE = "pyspark_diff.table"
 #: A recursion of UNION has this much added to its greatest number of rounds.
 DISTINCT_ROUNDS = 1 << 30
 
+#: Generators that Spark accepts only in FROM, by class.
+_FROM_ONLY = frozenset({"Collations", "SQLKeywords", "VariantExplode"})
 _JOINS = {
     "INNER": "inner", "CROSS": "inner", "LEFT OUTER": "left", "RIGHT OUTER": "right",
     "FULL OUTER": "full", "LEFT SEMI": "left_semi", "LEFT ANTI": "left_anti",
@@ -352,10 +355,27 @@ class _PlanReader(PlanExpressions):
         return Window(child, tuple(functions))
 
     def on_generate(self, plan: Any) -> Relation:
+        if kind_of(plan.generator()) in _FROM_ONLY:
+            return self.on_table_function(plan)
         return Generate(
             self.walk(plan.child()), self.expression(plan.generator()), bool(plan.outer()),
             tuple(self.name(item) for item in items_of(plan.generatorOutput())),
         )
+
+    def on_table_function(self, plan: Any) -> Relation:
+        """The rows of a function that Spark accepts only in FROM, of constants."""
+        if kind_of(plan.child()) == "OneRowRelation":
+            outer = topmost(plan.generator(), lambda e: kind_of(e) == "OuterReference")
+            read = None if outer else analysed_plan(frame_of_plan(plan, self.spark))
+            if read and not (read.unstable or read.outside):
+                return self.on_constant(plan)
+        name = str(plan.generator().prettyName()) + "_outer" * bool(plan.outer())
+        self.refuse(refusals.NODE, f"{name}(...)", plan, refusals.only_in_from(name))
+        raise Stop
+
+    def on_pythonworkerlogs(self, plan: Any) -> Relation:
+        self.refuse(refusals.NODE, "python_worker_logs()", plan, refusals.LOGS)
+        raise Stop
 
     def on_join(self, plan: Any) -> Relation:
         left, right = self.walk(plan.left()), self.walk(plan.right())

@@ -109,6 +109,25 @@ SESSION = (
 )
 
 
+#: The cause and the remedy for the logs of Python workers.
+LOGS = (
+    "the logs of Python workers grow outside of the dataflow. Remedy: read them with spark.sql, "
+    "and insert the rows into an input"
+)
+
+
+def only_in_from(name: str) -> str:
+    """The cause and the remedy for a function that Spark accepts only in FROM."""
+    cause = f"Spark accepts {name} only in FROM, and no operator has it of columns. Remedy: "
+    if not name.startswith("variant_explode"):
+        return f"{cause}leave out LATERAL, and write constants"
+    outer = "_outer" if name.endswith("_outer") else ""
+    return (
+        f"{cause}write LATERAL VIEW posexplode{outer}(try_variant_get(value, '$', "
+        "'array<variant>')) for arrays, and 'map<string, variant>' for objects"
+    )
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One refused part of a query.

@@ -30,6 +30,8 @@ GENERATORS = frozenset("""
     explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple
     variant_explode variant_explode_outer
 """.split())
+#: Functions that Spark accepts only in FROM.
+FROM_ONLY = frozenset("range collations sql_keywords variant_explode variant_explode_outer".split())
 #: Functions that name a field after a column, make windows, or read a name from a text.
 REFUSED = GENERATORS | frozenset("""
     arrays_zip window session_window window_time identifier grouping grouping_id

@@ -26,7 +26,7 @@ from pyspark_diff.query.form import (
     column_of,
     references,
 )
-from pyspark_diff.query.text_calls import GENERATORS, function_name
+from pyspark_diff.query.text_calls import FROM_ONLY, GENERATORS, function_name
 from pyspark_diff.query.text_expressions import picked, quoted
 from pyspark_diff.query.text_names import (
     Attempts,
@@ -313,11 +313,14 @@ class TextTables(TextPivots):
     def function(self, node: exp.Table) -> Query:
         """The rows of a function of Spark whose arguments are constants."""
         name = function_name(node.this)
-        if name not in GENERATORS and name != "range":
-            self.refuse(refusals.NODE, "a function that makes a table", node)
+        if name == "python_worker_logs":
+            self.refuse(refusals.NODE, f"{name}()", node, refusals.LOGS)
+        if name not in GENERATORS | FROM_ONLY:
+            self.refuse(refusals.NODE, f"{name}(...), a function that makes a table,", node)
         if any(True for _ in node.this.find_all(exp.Column, exp.Query)):
             self.refuse(
                 refusals.NODE, f"{name}(...) of columns", node,
+                refusals.only_in_from(name) if name in FROM_ONLY else
                 "in FROM it has constants. Remedy: write LATERAL before it"
             )
         start, end = self.place(node.this)
@@ -344,7 +347,7 @@ class TextTables(TextPivots):
     ) -> _Table:
         """A table with the rows that a generator makes of each row."""
         self.known(node, "this", "view", "outer", "alias", "ordinality")
-        if function_name(node.this) not in GENERATORS:
+        if function_name(node.this) not in GENERATORS | FROM_ONLY:
             self.refuse(refusals.NODE, "LATERAL of a function that is no generator", node)
         relation, fields = self.generate(node.this, left[0], Context(scope, ctes=ctes), outer)
         alias, columns = self.alias(node.args.get("alias"))
@@ -361,6 +364,8 @@ class TextTables(TextPivots):
     ) -> tuple[Generate, list[tuple[str, str]]]:
         """The rows of a generator, and pairs of its column's name in Spark and in the form."""
         name = function_name(node) or ""
+        if name in FROM_ONLY:
+            self.refuse(refusals.NODE, f"{name}(...)", node, refusals.only_in_from(name))
         parts = Parts()
         text = self.call_text(node, context, parts)
         generator = parts.expression(_CALLED.sub(f"{name}(", text.strip(), count=1))
