@@ -95,7 +95,7 @@ LONGEST = [
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
-    "test_aggregate_functions": 6, "test_aggregates": 24, "test_arrangements": 2,
+    "test_aggregate_functions": 6, "test_aggregates": 24, "test_apart": 8, "test_arrangements": 2,
     "test_asof": 2, "test_assertions": 2,
     "test_background": 6, "test_bad_input": 12, "test_blueprint": 3, "test_catch_up": 4,
     "test_cogroup": 3, "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3,

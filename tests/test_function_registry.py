@@ -12,6 +12,7 @@ import sys
 import function_registry as registry
 import pyspark
 import pytest
+import test_apart
 
 #: The functions are tried in so many cases.
 PARTS = 24
@@ -21,6 +22,10 @@ def test_each_function_is_classified(spark):
     known = registry.classified()
     new = [name for name in registry.names(spark) if name not in known]
     assert not new, f"classify them: python tests/test_function_registry.py {' '.join(new)}"
+    apart = {name for name, (letters, _) in known.items() if not letters.strip("-")}
+    assert apart == registry.APART.keys()
+    tests = {test for _, test in registry.APART.values()}
+    assert all(callable(getattr(test_apart, test)) for test in tests)
     accepted = [name for name, (letters, _) in known.items() if "r" in letters]
     assert len(accepted) > 350 and len(known) >= 574
 
