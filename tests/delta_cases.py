@@ -37,14 +37,14 @@ ALL = f"{FEED}, delta.enableRowTracking=true, delta.enableDeletionVectors=true"
 
 @pytest.fixture
 def only_files(monkeypatch):
-    """Whatever Spark is asked for after all."""
+    """The reads and merges that reach Spark. It always creates the table."""
     asked = []
     monkeypatch.setattr(
         MODULES[0]._Delta, "_changes",
         lambda *given: asked.append(given) or 1 / 0,
     )
     monkeypatch.setattr(
-        MODULES[1], "_own_session",
+        MODULES[1], "merged_in_own_session",
         lambda *given: asked.append(given) or 1 / 0,
     )
     return asked
