@@ -277,6 +277,7 @@ def check(spark: Any, kind: str, groups: str, nullable: bool, *some: str) -> Non
         program.flow.close()
 
 
+@pytest.mark.slow
 def test_aggregates_of_maps_in_a_rollup(spark):
     check(spark, "structs by key", "rollup", False, "collect_list", "max_by", "count")
 
