@@ -57,13 +57,13 @@ def answers(spark, write):
     """The rows of a program after an insertion, and after a removal."""
     with Dataflow(spark, runner="local", buckets=2) as flow:
         table, table_in = flow.input("t", SCHEMA)
-        kept = write(flow, table).keep("kept")
+        output = write(flow, table).keep("output")
         table_in.insert(ROWS)
         flow.advance_to(1)
-        first = rows_of(kept.at())
+        first = rows_of(output.at())
         table_in.remove(ROWS[:1])
         flow.advance_to(2)
-        return first, rows_of(kept.at())
+        return first, rows_of(output.at())
 
 
 def rows_of(frame):

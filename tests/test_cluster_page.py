@@ -1,4 +1,4 @@
-"""The page about clusters: its script, its probe and its `spark-submit` run as they are written."""
+"""The page about clusters: its script, its probe and its `spark-submit` run on two executors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 1800
 
 
 def block(language, word):
-    """The one block of a language in which a word occurs."""
+    """The only block of a language that has a word."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (text,) = [text for text in blocks if word in text]
     return text

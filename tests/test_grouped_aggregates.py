@@ -3,8 +3,8 @@
     groups(collection).agg(e)  ==  groups(table).agg(e)
 
 after a load, a change and a removal of all rows, for input that may be null and for input that may
-not be null. The aggregates are those of tests/functions.tsv that are right in `agg`, so a new
-aggregate is in these tests as soon as it is classified there.
+not be null. The tests draw each aggregate that tests/functions.tsv has as right in `agg`. So they
+draw a new aggregate once that file classifies it.
 """
 
 from __future__ import annotations
@@ -139,18 +139,18 @@ def calls(spark: Any, kind: str, schema: T.StructType, groups: str = "groupBy") 
     sorts = kind not in UNSORTED
     template = spark.createDataFrame([], schema)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    made = []
+    calls_of_kind = []
     for name in names():
         for text in FORMS.get(name, [classified()[name][1]]):
-            # Without an order only equal values tell which record is right.
+            # Without an order a test cannot know the right record, unless all are equal.
             value = "v" if sorts or name not in (*ANY, "mode") else "map('c', u * 0)"
             call = Call(name, _SECOND.sub("u", _FIRST.sub(value, text)), sorts)
             try:
                 GROUPS[groups](template).agg(F.expr(f"struct({call.text})")).schema
-                made.append(call)
+                calls_of_kind.append(call)
             except PySparkException:
                 pass
-    return made
+    return calls_of_kind
 
 
 def computed(text: str, kind: T.DataType, sorts: bool) -> str:
@@ -220,7 +220,7 @@ class Program:
         parsed = T.StructType.fromDDL(f"k string, p string, u int, v {TYPES[kind][0]}")
         self.schema = with_nullability(parsed, nullable)
         template = spark.createDataFrame([], self.schema)
-        #: Texts of what is aggregated, and of plain Spark's equal.
+        #: Texts of aggregates, each with its equal in plain Spark.
         self.texts = [("count(*)", "count(*)"), ("sum(u)", "sum(u)")]
         for call in calls(spark, kind, self.schema, groups):
             if (call.name, kind) in REFUSED or (some and call.name not in some):
@@ -233,7 +233,7 @@ class Program:
         self.flow = Dataflow(spark, runner="local", buckets=2)
         rows, self.rows_in = self.flow.input("rows", self.schema)
         how = {"empty": True} if groups == "empty" else {}
-        self.kept = GROUPS[groups](rows).agg(*self.columns(0), **how).keep("all")
+        self.output = GROUPS[groups](rows).agg(*self.columns(0), **how).keep("all")
         self.there: list[Any] = []
 
     def columns(self, place: int) -> list[Any]:
@@ -250,7 +250,7 @@ class Program:
         table = local_frame(self.spark, self.there, self.schema)
         wanted = GROUPS[self.groups](table).agg(*self.columns(1))
         rows = wanted.collect() if self.there or self.groups != "no keys" else []
-        ours = self.kept.at()
+        ours = self.output.at()
         names = GROUPS[self.groups](table).agg(*self.columns(0)).dtypes
         assert ours.dtypes == names
         self.compare(ours.collect(), rows)
