@@ -793,7 +793,7 @@ BAD = {
     "k is true": (lambda e, n: graphs.k_core_nodes(e, True), "at least 1, not True"),
     "no message": (lambda e, n: message(e, to_dst=[]), "there is no message: give to_dst"),
     "values of two names": (
-        lambda e, n: message(e, update={"y": F.col("msg")}), "initial has x, and update y"
+        lambda e, n: message(e, update={"y": F.col("msg")}), "initial has x, and update has y"
     ),
     "a value of two types": (
         lambda e, n: message(e, initial={"x": F.lit(1)}, update={"x": F.col("node")}),
@@ -801,7 +801,7 @@ BAD = {
     ),
     "a value called as a column": (
         lambda e, n: message(e, initial={"Node": F.lit(1)}, update={"Node": F.lit(1)}),
-        "'Node' is no name",
+        "cannot have the name 'Node', which is that of a column",
     ),
     "vertices with a column of that name": (
         lambda e, n: message(SimpleNamespace(edges=e, vertices=n.toDF("id").withColumn(
