@@ -260,6 +260,10 @@ def test_a_text_like_a_window_is_none(spark):
         for wrong in (F.col("a.nosuch") == text, F.expr("a.`window(x)` = b.`session_window(y)`")):
             with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
                 a.join(b, wrong)
+        other = spark.createDataFrame([(1,)], "n int").where("n > 0")
+        largest = other.where(F.col("n") == F.col("b.n").outer()).select(F.max("n")).scalar()
+        with pytest.raises(SchemaError, match="an expression reads a subquery"):
+            a.join(b, F.col("a.n") == largest)
         both = F.window("a.ts", "1 day") == F.window("b.ts", "1 day")
         events, _ = flow.input("events", COLUMNS.format("timestamp"))
         with pytest.raises(SchemaError, match="a join condition uses a time window"):

@@ -152,9 +152,13 @@ def _windows_in(rows: DataFrame, condition: Column) -> set[str]:
     try:
         with unlogged():
             before = analysed_plan(rows)
-            plan = analysed_plan(rows.select(condition.alias("condition")))
+            selected = rows.select(condition.alias("condition"))
+            plan = analysed_plan(selected)
     except AnalysisException:
         return names
+    # A subquery brings a filter, too, and is refused by its own name.
+    if plan.outside:
+        check_own_values(selected)
     if plan.sessions and not before.sessions:
         names.add("session_window")
     if {"Filter", "Expand"} & (set(plan.nodes) - set(before.nodes)):
