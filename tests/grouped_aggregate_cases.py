@@ -2,7 +2,7 @@
 
     ci/test tests/grouped_aggregate_cases.py
 
-tests/test_grouped_aggregates.py has the programs, and a few of these cases.
+tests/test_grouped_aggregates.py has the programs, and runs a few cases.
 """
 
 import pytest
