@@ -224,13 +224,21 @@ def tasks_here(random, lost=(0, 0, 0.3)):
         return [given for bucket, made in enumerate(found) for given in do(bucket, made)]
 
     def losing(*arguments):
-        kept, share = [], random.choice(lost)
-        for one in run(*arguments):
-            if one.operator and random.random() < share:
-                storage.remove_files(list(one.paths()))
+        results, share = run(*arguments), random.choice(lost)
+        fused = arguments[4] if len(arguments) > 4 else ()
+        missing = {result.bucket: set() for result in results}
+        for bucket, numbers in missing.items():
+            for number, operator in enumerate(fused, 1):
+                # A task that skips an operator skips those that need it, too.
+                if random.random() < share or numbers & operator.needs:
+                    numbers.add(number)
+        left = []
+        for result in results:
+            if result.operator in missing[result.bucket]:
+                storage.remove_files(list(result.paths()))
             else:
-                kept.append(one)
-        return kept
+                left.append(result)
+        return left
 
     def noted(*arguments):
         used.append(took(*arguments))
