@@ -264,19 +264,21 @@ def _restored(
     except NotReadableError as error:
         missing = error
     if missing is not None and on_change != "rebuild":
-        again = [repr(flow._inputs.names()[node]) for node in _fed_again(flow, reused)]
+        fed_again, kept = _without_new_parts(flow, described, reused, prints)
+        again = [repr(flow._inputs.names()[node]) for node in fed_again]
+        rows = decoder.rows() - _rows(decoder.state(kept.nodes, kept.graph))
         raise ProgramChangedError(
             f"{begin}: {'; '.join(changes)}. No kept collection can fill the new one: {missing}. "
             "Nothing has been done: open it with on_change='rebuild' to discard the state that "
-            "depends on the same inputs, and feed these again from the beginning"
+            f"depends on the same inputs, {rows} rows of {decoder.rows()}, and feed these again "
+            "from the beginning"
             + (f": {', '.join(again)}" if again else "")
         ) from missing
     if changes and on_change == "refuse":
-        rows = sum(trace.rows for trace in state.traces.values())
         raise ProgramChangedError(
             f"{begin}: {'; '.join(changes)}. All else would be kept. Nothing has been done: open "
             "it with on_change='extend' to fill new collections from kept ones, which reads at "
-            f"most {rows} rows, and to drop the others"
+            f"most {_rows(state)} rows, and to drop the others"
         )
     for change in changes:
         _logger.info("store at %s: %s", objects.root, change)
@@ -328,12 +330,7 @@ def _anew(
     prints: Mapping[Node, Fingerprint],
 ) -> State:
     """The state without the parts of the program that have a new collection."""
-    wanted = flow._wanted()
-    parts = _parts(written(wanted).nodes)
-    fresh = {parts[node] for node in reused.added}
-    unchanged = [sink for sink in wanted if parts[sink] not in fresh]
-    inputs = _fed_again(flow, reused)
-    reused = rebuilt(described, written(unchanged), prints)
+    inputs, reused = _without_new_parts(flow, described, reused, prints)
     flow._inputs.begin_anew(inputs)
     names = [flow._inputs.names()[node] for node in inputs]
     staleness.warn(
@@ -346,11 +343,21 @@ def _anew(
     return replace(state, offsets=offsets)
 
 
-def _fed_again(flow: BaseDataflow, reused: Rebuilt) -> list[Node]:
-    """The inputs in the same parts of the program as new collections."""
-    parts = _parts(written(flow._wanted()).nodes)
+def _without_new_parts(
+    flow: BaseDataflow, described: Mapping[str, Any], reused: Rebuilt,
+    prints: Mapping[Node, Fingerprint],
+) -> tuple[list[Node], Rebuilt]:
+    """The inputs of the parts of the program with a new collection, and the reuse of the others."""
+    wanted = flow._wanted()
+    parts = _parts(written(wanted).nodes)
     fresh = {parts[node] for node in reused.added}
-    return [node for node in flow._inputs.nodes() if parts[node] in fresh]
+    unchanged = [sink for sink in wanted if parts[sink] not in fresh]
+    inputs = [node for node in flow._inputs.nodes() if parts[node] in fresh]
+    return inputs, rebuilt(described, written(unchanged), prints)
+
+
+def _rows(state: State) -> int:
+    return sum(trace.rows for trace in state.traces.values())
 
 
 def _parts(nodes: Sequence[Node]) -> dict[Node, int]:

@@ -90,6 +90,11 @@ class StoredTraces:
             encoded = self.body["traces"].get(str(number))
             return None if encoded is None else self._trace(encoded)
 
+    def rows(self) -> int:
+        """The number of rows of all arrangements."""
+        with understood():
+            return sum(self._trace(encoded).rows for encoded in self.body["traces"].values())
+
     def _trace(self, encoded: Any) -> Trace:
         lower, upper, since, batches = encoded
         return Trace(
