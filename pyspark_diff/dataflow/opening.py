@@ -264,9 +264,9 @@ def _restored(
     except NotReadableError as error:
         missing = error
     if missing is not None and on_change != "rebuild":
-        fed_again, kept = _without_new_parts(flow, described, reused, prints)
+        fed_again, others = _without_new_parts(flow, described, reused, prints)
         again = [repr(flow._inputs.names()[node]) for node in fed_again]
-        rows = decoder.rows() - _rows(decoder.state(kept.nodes, kept.graph))
+        rows = decoder.rows() - _rows(decoder.state(others.nodes, others.graph))
         raise ProgramChangedError(
             f"{begin}: {'; '.join(changes)}. No kept collection can fill the new one: {missing}. "
             "Nothing has been done: open it with on_change='rebuild' to discard the state that "
