@@ -37,6 +37,11 @@ _JOINS = {
     6: "LEFT SEMI JOIN", 7: "CROSS JOIN",
 }
 _SETS = {1: "INTERSECT", 2: "UNION", 3: "EXCEPT"}
+#: Relations whose rows have the order of their input.
+_IN_ORDER = frozenset({
+    "project", "subquery_alias", "with_relations", "hint", "drop", "with_columns", "to_df",
+    "with_columns_renamed", "filter", "limit", "offset", "to_schema",
+})
 _ORDER = "ORDER BY: a collection has no order; sort the frame that at() returns"
 
 
@@ -237,17 +242,16 @@ class _Frames(FrameGroups):
     def first(self, message: Any, limit: int | None, skip: int) -> Written:
         """The rows at some positions, in the order of a sort below projections."""
         above, inner = self.relation(message), message
-        while inner.WhichOneof("rel_type") in ("project", "subquery_alias", "with_relations",
-                                               "hint", "drop", "with_columns", "to_df",
-                                               "with_columns_renamed"):
+        while inner.WhichOneof("rel_type") in _IN_ORDER:
             kind = inner.WhichOneof("rel_type")
             inner = getattr(inner, kind)
             inner = inner.root if kind == "with_relations" else inner.input
         rest = ""
         if inner.WhichOneof("rel_type") == "sort" and inner.sort.is_global:
             if inner is not message:
-                self.refuse(refusals.NODE, "a limit above a select list above a sort", (
-                    "Remedy: sort right before the limit"
+                self.refuse(refusals.NODE, "a limit apart from its sort", (
+                    "Spark takes the first rows of the sorted frame. Remedy: sort right before the "
+                    "limit"
                 ))
             rest = f" ORDER BY {', '.join(self.order(inner.sort.order, self.places(above)))}"
         rest += "" if limit is None else f" LIMIT {limit}"

@@ -9,7 +9,7 @@ Four rules of the optimiser, applied by name, keep the meaning of each node and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,11 @@ _TRANSPARENT = frozenset({
     "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "Subquery", "Repartition",
     "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
     "WithWindowDefinition", "LocalLimit", "PipeOperator",
+})
+#: Nodes whose rows have the order of their child's, as far as it has any.
+_IN_ORDER = frozenset({
+    "Project", "Filter", "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "View",
+    "CollectMetrics", "PipeOperator",
 })
 #: The key in the metadata of a column of sessions.
 _SESSION = "spark.sessionWindow"
@@ -269,12 +274,17 @@ class _PlanReader(PlanExpressions):
         return self.scan(name, plan)
 
     def on_project(self, plan: Any) -> Relation:
-        for item in items_of(plan.projectList()):
+        return Project(self.walk(plan.child()), self.selected(plan))
+
+    def selected(self, plan: Any) -> tuple[Named, ...]:
+        """The columns of a projection."""
+        items = items_of(plan.projectList())
+        for item in items:
             if kind_of(item) == "Alias" and item.metadata().contains(_SESSION):
                 # Spark merges the sessions of such a column when it runs the plan.
                 self.refuse(refusals.NODE, "session_window(...)", item, refusals.SESSION)
                 raise Stop
-        return Project(self.walk(plan.child()), self.named(items_of(plan.projectList())))
+        return self.named(items)
 
     def on_filter(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
@@ -430,34 +440,71 @@ class _PlanReader(PlanExpressions):
         return SetOperation(left, right, "intersect_all" if plan.isAll() else "intersect", output)
 
     def on_globallimit(self, plan: Any) -> Relation:
-        limit = int(plan.limitExpr().eval(None))
-        child = plan.child()
-        child = child.child() if kind_of(child) == "LocalLimit" else child
-        if kind_of(child) == "Offset":
-            return self.first(child.child(), limit, int(child.offsetExpr().eval(None)), plan)
-        return self.first(child, limit, 0, plan)
+        return self.first(plan)
 
     def on_offset(self, plan: Any) -> Relation:
-        return self.first(plan.child(), None, int(plan.offsetExpr().eval(None)), plan)
+        return self.first(plan)
 
-    def first(self, child: Any, limit: int | None, skip: int, plan: Any) -> Relation:
-        """The rows at some positions, in the order of a sort below projections."""
-        above = None
-        if kind_of(child) == "Project" and kind_of(child.child()) == "Sort":
-            above, child = child, child.child()
-        order: tuple[Order, ...] = ()
-        if kind_of(child) == "Sort":
-            order = self.order(items_of(child.order()))
-            child = child.child()
-        else:
+    def first(self, plan: Any) -> Relation:
+        """The rows at some positions, in the order of a sort below."""
+        relation, order = self.in_order(plan)
+        if not order:
             self.notes.append(
                 "LIMIT without ORDER BY: any rows are right, and these are the least ones by "
                 "their columns"
             )
-        relation: Relation = TopK(self.walk(child), limit, skip, order)
-        if above is not None:
-            relation = Project(relation, self.named(items_of(above.projectList())))
+        columns = tuple(map(self.name, items_of(plan.output())))
+        if set(relation.columns) != set(columns):
+            # Some are there for the order alone.
+            relation = Project(relation, tuple(Named(name, column_of(name)) for name in columns))
         return relation
+
+    def in_order(self, plan: Any) -> tuple[Relation, tuple[Order, ...]]:
+        """The rows of a plan, and the order that they have in Spark; they have its columns, too."""
+        kind = kind_of(plan)
+        if kind == "Sort" and _is_global(plan):
+            return self.walk(plan.child()), self.order(items_of(plan.order()))
+        if kind in ("GlobalLimit", "Offset"):
+            skip, limit = 0, None
+            if kind == "GlobalLimit":
+                limit, plan = int(plan.limitExpr().eval(None)), plan.child()
+                plan = plan.child() if kind_of(plan) == "LocalLimit" else plan
+            if kind_of(plan) == "Offset":
+                skip, plan = int(plan.offsetExpr().eval(None)), plan.child()
+            relation, order = self.in_order(plan)
+            return TopK(relation, limit, skip, order), order
+        if kind == "CTERelationRef" and self.is_sorted(plan):
+            return self.sorted_table(plan)
+        if kind in _IN_ORDER and self.is_sorted(plan):
+            relation, order = self.in_order(plan.child())
+            if kind == "Filter":
+                return Filter(relation, self.conditions(_conjuncts(plan.condition()))), order
+            if kind != "Project":
+                return relation, order
+            return _with_keys(relation, self.selected(plan), order), order
+        return self.walk(plan), ()
+
+    def is_sorted(self, plan: Any) -> bool:
+        """Whether a sort gives the rows of a plan their order in Spark."""
+        while True:
+            kind = kind_of(plan)
+            if kind == "CTERelationRef" and plan.cteId() in self._bodies:
+                plan = self._bodies[plan.cteId()]
+            elif kind in _IN_ORDER or kind in ("GlobalLimit", "LocalLimit", "Offset"):
+                plan = plan.child()
+            else:
+                return kind == "Sort" and _is_global(plan)
+
+    def sorted_table(self, plan: Any) -> tuple[Relation, tuple[Order, ...]]:
+        """The rows of a common table expression with an order."""
+        body = self._bodies[plan.cteId()]
+        relation, order = self.in_order(self.prepared(body))
+        if outers_of(relation):
+            self.refuse(refusals.CORRELATED_CTE, "WITH", plan)
+        return _with_keys(relation, tuple(
+            Named(self.name(new), column_of(self.name(old)))
+            for old, new in zip(items_of(body.output()), items_of(plan.output()))
+        ), order), order
 
     def on_sample(self, plan: Any) -> Relation:
         self.refuse(refusals.SAMPLE, "TABLESAMPLE", plan)
@@ -511,6 +558,18 @@ class _PlanReader(PlanExpressions):
             Named(self.name(new), column_of(old))
             for old, new in zip(output, items_of(plan.output()))
         ))
+
+
+def _with_keys(child: Relation, named: tuple[Named, ...], order: Sequence[Order]) -> Project:
+    """A projection that has the columns of an order too."""
+    lacking = {name for key in order for name in key.expression.columns}
+    lacking -= {item.name for item in named}
+    return Project(child, (*named, *(Named(name, column_of(name)) for name in sorted(lacking))))
+
+
+def _is_global(sort: Any) -> bool:
+    """Whether a sort is one of all rows, and not of each partition."""
+    return bool(getattr(sort, "global")())
 
 
 def _conjuncts(node: Any) -> list[Any]:
