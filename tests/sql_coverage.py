@@ -163,7 +163,11 @@ class Values:
 def without_ties(spark: SparkSession, structs: dict[str, T.StructType], text: str) -> str:
     """The query with all its columns at the end of a last ORDER BY that a LIMIT follows."""
     limit = re.search(r"\blimit\s+\d+\s*$", text, re.IGNORECASE)
-    if limit is None or not re.search(r"\border\s+by\b", text, re.IGNORECASE):
+    order = re.search(r"(?s)\border\s+by\b(?!.*\border\s+by\b)(.*)$", text, re.IGNORECASE)
+    # An order in a subquery, or in another operator of a pipe, is not that of the limit.
+    if limit is None or order is None or "|>" in order[1] or (
+        order[1].count(")") > order[1].count("(")
+    ):
         return text
     try:
         columns = plain(spark, structs, {name: [] for name in structs}, text, columns=True)

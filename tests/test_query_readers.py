@@ -88,7 +88,7 @@ def test_a_recursion_has_the_cost_of_its_iterations(flow):
     ("SELECT a FROM t LIMIT 3", [LIMIT]),
     ("SELECT a FROM (SELECT a FROM t LIMIT 3) ORDER BY a", [LIMIT, ORDER]),
     ("SELECT a FROM t ORDER BY a LIMIT 3", []),
-    ("SELECT a FROM (SELECT a FROM t ORDER BY a LIMIT 3) LIMIT 2", [LIMIT]),
+    ("SELECT a FROM (SELECT a FROM t LIMIT 3) LIMIT 2", [LIMIT, LIMIT]),
 ])
 def test_notes_on_order_and_limit(flow, text, notes):
     lines = flow.explain_sql(text).splitlines()

@@ -180,6 +180,9 @@ QUERIES = [
     "r.n = q.m WHERE r.n < 4), c AS (SELECT max(n) x FROM r) SELECT x, a FROM c JOIN t ON a = x",
     "SELECT q.a FROM (WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT a + 1 FROM r WHERE a < "
     "4) SELECT * FROM r) q WHERE q.a > 2",
+    # Pipes; tests/test_pipes.py has more.
+    "FROM t AS x |> JOIN u ON x.a = u.a |> WHERE x.b > 1 |> SET c = c + 1 |> AGGREGATE sum(c) AS n,"
+    " count(*) GROUP BY x.s |> ORDER BY n DESC, s |> LIMIT 3",
     # Rows in the text.
     "SELECT t.a, v.y FROM t JOIN (VALUES (1, 'p'), (2, 'q')) AS v(x, y) ON t.a = v.x",
     "SELECT * FROM t WHERE a IN (SELECT x FROM VALUES (1), (3) AS v(x))",
@@ -222,7 +225,6 @@ REFUSED = {
     "SELECT unix_timestamp() FROM t": "CURRENT_TIME: unix_timestamp",
     "SELECT arrays_zip(array(a), array(b)) FROM t": r"NODE: arrays_zip\(...\)",
     "SELECT a FROM t SORT BY a": "NODE: SELECT with sort",
-    "SELECT a FROM t |> WHERE a > 1": "NODE: the pipe",
     "SELECT a FROM t ORDER BY a LIMIT 1 + 1": "NODE: LIMIT of an expression",
     "SELECT a, (SELECT collect_list(b) FROM u WHERE u.a = t.a) FROM t": "NODE: collect_list",
     "SELECT a, sum(b) FROM t GROUP BY (a, b)": "NODE: GROUP BY",

@@ -25,7 +25,7 @@ from pyspark_diff.query.form import (
     prefix_of,
 )
 from pyspark_diff.query.refusals import Refusal
-from pyspark_diff.query.text_parser import place_of, words_of
+from pyspark_diff.query.text_parser import place_of, tables_as_queries, words_of
 from pyspark_diff.spark.jvm import frame_of_no_rows
 
 _T = TypeVar("_T")
@@ -193,10 +193,16 @@ class Groupings:
 
 @dataclass(frozen=True)
 class Query:
-    """A relation, and pairs of the name of a column in the query and in the form."""
+    """A relation, and pairs of the name of a column in the query and in the form.
+
+    Qualifiers are those that the columns keep in the operators of a pipe, by their names in the
+    form. The rows of an ordered query have the order of an ORDER BY in Spark.
+    """
 
     relation: Relation
     outputs: tuple[tuple[str | None, str], ...]
+    qualifiers: Mapping[str, str] = field(default_factory=dict)
+    ordered: bool = False
 
 
 #: Common table expressions by name; None for a refused one.
@@ -226,7 +232,7 @@ class TextNames:
         self.refusals: list[Refusal] = []
         self.words = words_of(text)
         #: Texts by their places: changes of the text that Spark analyses as a whole.
-        self.changes: dict[tuple[int, int], str] = {}
+        self.changes = tables_as_queries(text)
         self._taken = {word.lower() for word, *_ in self.words}
         #: The tables in the text, each with its place and whether it has an alias.
         self.read: dict[tuple[int, int], tuple[str, bool]] = {}
@@ -241,8 +247,6 @@ class TextNames:
                 self.note(refusals.NODE, f"the setting {name}={value}", None, (
                     f"the reader knows the rules of {usual} alone. Remedy: set it so"
                 ))
-        if any(word == "|>" for word, *_ in self.words):
-            self.note(refusals.NODE, "the pipe |>", None)
 
     # Names, texts and refusals
 

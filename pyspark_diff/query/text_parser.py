@@ -16,9 +16,8 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokens import TokenType
 
 from pyspark_diff.errors import SchemaError
+from pyspark_diff.query.text_pipes import PLACE, PipeParser, table_queries
 
-#: The key in the metadata of a node that has its place.
-_PLACE = "place"
 #: Functions whose arguments have words between them.
 _WORDED = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
 #: The methods of the parser that return a node with all of its text.
@@ -32,7 +31,7 @@ _PARSED = (
 
 def _placed(name: str) -> Callable[..., Any]:
     """A method of the parser that notes the place of the node that it returns."""
-    parse = getattr(SparkParser, name)
+    parse = getattr(PipeParser, name)
 
     def placed(self: Any, *args: Any, **kwargs: Any) -> Any:
         start = self._curr.start if self._curr else 0
@@ -43,13 +42,13 @@ def _placed(name: str) -> Callable[..., Any]:
             start = -1 if before is None else before[0]
         node = parse(self, *args, **kwargs)
         if isinstance(node, exp.Expr) and start >= 0 and self._prev is not None:
-            node.meta.setdefault(_PLACE, (start, self._prev.end + 1))
+            node.meta.setdefault(PLACE, (start, self._prev.end + 1))
         return node
 
     return placed
 
 
-class _Parser(SparkParser):
+class _Parser(PipeParser):
     """No call of a function is rewritten."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -101,7 +100,9 @@ def parsed(text: str) -> exp.Expr:
 
 
 def _functions(tokens: list[Any]) -> list[Any]:
-    """Tokens in which WINDOW before a bracket is the name of a function, and no clause."""
+    """Tokens in which WINDOW before a bracket is the name of a function, and TABLE begins FROM."""
+    for token in table_queries(tokens):
+        token.token_type = TokenType.FROM
     for token, after in zip(tokens, tokens[1:]):
         if token.token_type == TokenType.WINDOW and after.token_type == TokenType.L_PAREN:
             token.token_type = TokenType.VAR
@@ -127,7 +128,7 @@ def _without_levels(tokens: list[Any]) -> tuple[list[Any], dict[int, int]]:
 
 def place_of(node: exp.Expr) -> tuple[int, int] | None:
     """Where the text of a node starts and ends; None if the parser does not say."""
-    place: tuple[int, int] | None = node.meta.get(_PLACE)
+    place: tuple[int, int] | None = node.meta.get(PLACE)
     if isinstance(node, exp.Column):
         places = [part.meta for part in node.parts]
         if all("start" in item for item in places):
@@ -146,6 +147,14 @@ def words_of(text: str) -> list[tuple[str, int, int, bool]]:
         (item.text, item.start, item.end + 1, text[item.start].isalpha() or text[item.start] == "_")
         for item in Spark().tokenize(text)
     ]
+
+
+def tables_as_queries(text: str) -> dict[tuple[int, int], str]:
+    """The places of TABLE where it begins a query, and its text as a query."""
+    return {
+        (item.start, item.end + 1): "SELECT * FROM"
+        for item in table_queries(Spark().tokenize(text))
+    }
 
 
 def canonical(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -54,6 +55,9 @@ from pyspark_diff.query.text_names import (
 from pyspark_diff.query.text_parser import canonical, parsed
 from pyspark_diff.query.text_tables import TextTables
 from pyspark_diff.spark.jvm import frame_of_no_rows
+
+#: The key in the metadata of a query whose rows have an order in Spark.
+_ORDERED = "ordered"
 
 
 @dataclass(frozen=True)
@@ -182,17 +186,20 @@ class TextReader(TextTables):
             self.refuse(refusals.NODE, node.key.upper(), node)
         ctes = self.common(node.args.get("with_"), ctes)
         if isinstance(node, exp.Select):
-            return self.select(node, outer, ctes)
+            query = self.select(node, outer, ctes)
+            node.meta[_ORDERED] = query.ordered
+            return query
         if isinstance(node, exp.SetOperation):
             query = self.set_operation(node, outer, ctes)
         else:
-            # The clause FROM reads the pivots of its tables.
-            pivots = ("pivots",) if isinstance(node.parent, (exp.From, exp.Join)) else ()
+            # The clause FROM reads the pivots and samples of its tables.
+            pivots = ("pivots", "sample") if isinstance(node.parent, (exp.From, exp.Join)) else ()
             self.known(node, "this", "alias", "with_", "order", "limit", "offset", *pivots)
             query = self.query(node.this, outer, ctes)
         entries = tuple(Entry(name, None, column) for name, column in query.outputs)
-        return Query(self.first(node, query, Context(Scope(entries, outer), ctes=ctes)),
-                     query.outputs)
+        relation = self.first(node, query, Context(Scope(entries, outer), ctes=ctes))
+        node.meta[_ORDERED] = query.ordered or bool(node.args.get("order"))
+        return replace(query, relation=relation, ordered=node.meta[_ORDERED])
 
     # SELECT
 
@@ -266,6 +273,9 @@ class TextReader(TextTables):
         qualifying = replace(ordering, windows=[])
         passed = attempts(lambda: self.qualified(qualify, qualifying), []) if qualify else []
         limits = attempts(lambda: self.limits(node), (None, 0))
+        sorted_below = self.is_ordered(node, ctes)
+        if limited and sorted_below and not node.args.get("order"):
+            attempts(lambda: self.refuse_limit(node), None)
         attempts.end()
         if grouped:
             relation, keys = self.once_for_each_set(relation, groups)
@@ -301,7 +311,42 @@ class TextReader(TextTables):
             relation = Distinct(relation)
         if limited:
             relation = self.limited(relation, order, *limits)
-        return Query(relation, outputs)
+        ordered = bool(node.args.get("order")) or sorted_below and not (
+            grouped or context.windows or node.args.get("distinct")
+        )
+        return Query(relation, outputs, self.kept_qualifiers(items, outputs, scope), ordered)
+
+    def is_ordered(self, node: exp.Select, ctes: Tables) -> bool:
+        """Whether the only table in FROM is a query whose rows have an order in Spark."""
+        clause = node.args.get("from_")
+        if clause is None or node.args.get("joins") or node.args.get("laterals"):
+            return False
+        table = clause.this
+        if isinstance(table, exp.Table) and not table.args.get("db"):
+            query = ctes.get(self.folded(table.name))
+            return query is not None and query.ordered
+        return bool(table.meta.get(_ORDERED)) and not table.args.get("pivots")
+
+    def refuse_limit(self, node: exp.Expr) -> NoReturn:
+        self.refuse(refusals.NODE, "LIMIT apart from its ORDER BY", node, (
+            "Spark takes the first rows of the sorted subquery. Remedy: write ORDER BY next to "
+            "LIMIT"
+        ))
+
+    def kept_qualifiers(
+        self, items: Sequence[Item], outputs: Sequence[tuple[str | None, str]], scope: Scope
+    ) -> dict[str, str]:
+        """The qualifiers of the columns of a select list that have no alias."""
+        if len(items) != len(outputs):
+            return {}
+        qualifiers = {}
+        for (_, item), (_, column) in zip(items, outputs):
+            if isinstance(item, exp.Column):
+                entries = self.matches([part.name for part in item.parts], scope)
+                item = entries[0][0] if len(entries) == 1 else item
+            if isinstance(item, Entry) and item.qualifier is not None:
+                qualifiers[column] = item.qualifier
+        return qualifiers
 
     def with_interval(
         self, node: exp.Select, relation: Relation, scope: Scope, ctes: Tables
@@ -348,7 +393,7 @@ class TextReader(TextTables):
         """The columns of a star, or an expression with its name."""
         star = node.this if isinstance(node, exp.Column) else node
         if isinstance(star, exp.Star):
-            self.known(star, "except_")
+            self.known(star, "except_", "replace")
             entries: list[Entry] = scope.visible()
             if isinstance(node, exp.Column):
                 self.known(node, "this", "table")
@@ -364,8 +409,13 @@ class TextReader(TextTables):
                 self.refuse(refusals.NODE, "a star of no table", node)
             left_out = [self.left_out(part, entries) for part in star.args.get("except_") or ()]
             entries = [entry for entry in entries if entry not in left_out]
+            values = [
+                (self.left_out(part.args["alias"], entries), part)
+                for part in star.args.get("replace") or ()
+            ]
             for entry in entries:
-                yield entry.name, entry
+                value = next((part for other, part in values if other == entry), None)
+                yield (entry.name, entry) if value is None else (value.alias, value)
             return
         inner = node
         while isinstance(inner, exp.Paren):
@@ -484,6 +534,8 @@ class TextReader(TextTables):
         """The rows that the LIMIT and OFFSET of a query without a select list leave."""
         if not (node.args.get("limit") or node.args.get("offset")):
             return query.relation
+        if query.ordered and not node.args.get("order"):
+            self.refuse_limit(node)
         context = replace(context, outputs={
             self.folded(name): column for name, column in query.outputs
             if name is not None and _once(name, [other for other, _ in query.outputs])

@@ -40,6 +40,7 @@ from pyspark_diff.query.text_names import (
     through,
 )
 from pyspark_diff.query.text_parser import place_of
+from pyspark_diff.query.text_pipes import PIPED
 from pyspark_diff.query.text_pivots import TextPivots
 from pyspark_diff.spark.jvm import analysed_plan
 
@@ -85,7 +86,7 @@ class TextTables(TextPivots):
         if item.args.get("levels") is not None:
             self.refuse(refusals.NODE, "MAX RECURSION LEVEL without a recursion", item)
         query = self.query(item.this, None, ctes)
-        return Query(picked(query), self.renamed(query, columns, item))
+        return Query(picked(query), self.renamed(query, columns, item), ordered=query.ordered)
 
     def mentions(self, node: exp.Expr, name: str) -> bool:
         """Whether a query names a table."""
@@ -219,17 +220,20 @@ class TextTables(TextPivots):
 
     def table(self, node: exp.Expr, outer: Scope | None, ctes: Tables) -> _Table:
         """One item of FROM."""
+        if node.args.get("sample"):
+            self.note(refusals.SAMPLE, "TABLESAMPLE", node)
         if isinstance(node, (exp.Subquery, exp.Values)):
             alias, columns = self.alias(node.args.get("alias"))
             query = self.query(node, outer, ctes)
             columns = [] if isinstance(node, exp.Values) else columns
             outputs = self.renamed(query, columns, node)
-            entries = tuple(Entry(name, alias, column) for name, column in outputs)
+            qualifiers = query.qualifiers if node.meta.get(PIPED) else {}
+            entries = tuple(
+                Entry(name, qualifiers.get(column, alias), column) for name, column in outputs
+            )
             return self.pivoted(node, query.relation, entries, ctes)
         if not isinstance(node, exp.Table):
             self.refuse(refusals.NODE, node.key.upper(), node)
-        if node.args.get("sample"):
-            self.note(refusals.SAMPLE, "TABLESAMPLE", node)
         self.known(node, "this", "alias", "db", "catalog", "sample", "pivots")
         alias, columns = self.alias(node.args.get("alias"))
         if isinstance(node.this, exp.Anonymous):
