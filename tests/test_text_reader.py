@@ -180,6 +180,9 @@ QUERIES = [
     "r.n = q.m WHERE r.n < 4), c AS (SELECT max(n) x FROM r) SELECT x, a FROM c JOIN t ON a = x",
     "SELECT q.a FROM (WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT a + 1 FROM r WHERE a < "
     "4) SELECT * FROM r) q WHERE q.a > 2",
+    "SELECT s, count(*) FROM (SELECT s, b FROM t DISTRIBUTE BY s SORT BY b) GROUP BY s CLUSTER BY "
+    "s",
+    "SELECT a FROM t ORDER BY a LIMIT ALL",
     # Pipes; tests/test_pipes.py has more.
     "FROM t AS x |> JOIN u ON x.a = u.a |> WHERE x.b > 1 |> SET c = c + 1 |> AGGREGATE sum(c) AS n,"
     " count(*) GROUP BY x.s |> ORDER BY n DESC, s |> LIMIT 3",
@@ -224,7 +227,6 @@ REFUSED = {
     "SELECT localtime() FROM t": "CURRENT_TIME: localtime",
     "SELECT unix_timestamp() FROM t": "CURRENT_TIME: unix_timestamp",
     "SELECT arrays_zip(array(a), array(b)) FROM t": r"NODE: arrays_zip\(...\)",
-    "SELECT a FROM t SORT BY a": "NODE: SELECT with sort",
     "SELECT a FROM t ORDER BY a LIMIT 1 + 1": "NODE: LIMIT of an expression",
     "SELECT a, (SELECT collect_list(b) FROM u WHERE u.a = t.a) FROM t": "NODE: collect_list",
     "SELECT a, sum(b) FROM t GROUP BY (a, b)": "NODE: GROUP BY",

@@ -18,7 +18,7 @@ from pyspark_diff.query.clock import TABLE as CLOCK
 from pyspark_diff.query.clock import Clock, clock_of
 from pyspark_diff.query.costs import costs
 from pyspark_diff.query.form import Relation
-from pyspark_diff.query.plan_reader import TABLE, Read, numbered, read_plan
+from pyspark_diff.query.plan_reader import TABLE, Read, check_pivot, numbered, read_plan
 from pyspark_diff.query.pruning import pruned
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
 from pyspark_diff.query.recursion import (
@@ -38,6 +38,7 @@ from pyspark_diff.spark.jvm import (
     is_classic_frame,
     parsed_plan,
     runs_a_command,
+    written_of,
 )
 from pyspark_diff.spark.schema import parse_schema
 
@@ -366,6 +367,7 @@ class Dataflow(FrameDataflow):
     def _read(self, frame: DataFrame, clock: Clock | None = None) -> Read:
         if not is_classic_frame(frame):
             return self._read_remote(frame)
+        check_pivot(written_of(frame))
         return read_plan(analysed_of(frame), frame.sparkSession, self._providers(), clock)
 
     def _read_remote(self, frame: DataFrame) -> Read:

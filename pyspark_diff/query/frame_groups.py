@@ -55,7 +55,7 @@ class FrameGroups(FrameTexts):
     ) -> Written:
         pivot = message.pivot
         if not pivot.values:
-            self.refuse(refusals.NODE, "pivot without values", "Remedy: list the values")
+            self.refuse(refusals.NODE, *refusals.PIVOT)
         (by,) = self.all_items([pivot.col], written)
         calls = self.all_items(message.aggregate_expressions, written)
         words = {word for call in calls for word in _WORD.findall(call.text)}

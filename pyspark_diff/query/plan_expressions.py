@@ -343,6 +343,8 @@ class PlanExpressions:
         if kind in _WRITTEN:
             arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
             return self.written(_WRITTEN[kind].format(*arguments), node, parts)
+        if kind == "AtLeastNNonNulls":
+            return self.written(self.counted_values(node, parts, swaps), node, parts)
         if kind in ("KnownNullable", "KnownNotContainsNull"):
             return self.renamed(node.child(), parts, swaps)
         nested = kind == "Cast" and str(node.dataType().typeName()) in _NESTED
@@ -488,8 +490,25 @@ class PlanExpressions:
             scala_sequence([self.with_variables(child, names) for child in below])
         )
 
+    def counted_values(self, node: Any, parts: Parts, swaps: Swaps | None) -> str:
+        """The condition that so many values are neither NULL nor NaN, as of dropna."""
+        tests = []
+        for item in items_of(node.children()):
+            text = self.text(item, parts, swaps)
+            numbers = str(item.dataType().typeName()) in ("float", "double")
+            tests.append(f"{text} IS NOT NULL" + (f" AND NOT isnan({text})" if numbers else ""))
+        least = int(node.n())
+        if least == len(tests):
+            return " AND ".join(tests)
+        counts = " + ".join(f"CASE WHEN {test} THEN 1 ELSE 0 END" for test in tests)
+        return f"{counts or 0} >= {least}"
+
     def pivoted(self, node: Any, parts: Parts, swaps: Swaps | None) -> Any:
         """The values of a pivot in an array, in the order of the pivoted values."""
+        if node.pivotColumnValues().isEmpty():
+            name, detail = refusals.PIVOT
+            self.refuse(refusals.NODE, name, node, detail)
+            return node
         pivot = self.text(node.pivotColumn(), parts, swaps)
         value = self.text(node.valueColumn(), parts, swaps)
         kind, names = node.pivotColumn().dataType(), []

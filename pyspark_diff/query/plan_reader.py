@@ -151,6 +151,16 @@ def read_plan(
     )
 
 
+def check_pivot(plan: Any) -> None:
+    """Refuses a frame whose last method is a pivot for whose values Spark has looked itself.
+
+    The analysed plan of a pivot without values may have no trace of it.
+    """
+    if kind_of(plan) == "Pivot" and plan.pivotValues().isEmpty():
+        name, detail = refusals.PIVOT
+        raise refusals.refused([refusals.Refusal(refusals.NODE, name, detail=detail)])
+
+
 def numbered(names: Iterable[str]) -> list[str]:
     """Names with numbers where several are equal: a query may have that, a collection may not.
 
@@ -211,6 +221,12 @@ class _PlanReader(PlanExpressions):
         if table is not None:
             self.tables.add(table)
             return self.scan(table, plan)
+        if kind == "LogicalRDD" and self.table_of(plan) is not None:
+            self.refuse(refusals.NODE, f"the rows of table({self.table_of(plan)!r})", plan, (
+                "checkpoint() and rdd computed them when they were called, and the frame has no "
+                "rows. Remedy: leave the call out"
+            ))
+            raise Stop
         if kind in _CONSTANT:
             return self.on_constant(plan)
         if kind in _TRANSPARENT:

@@ -109,6 +109,11 @@ SESSION = (
 )
 
 
+#: The name, and the cause and the remedy, of a pivot that has no values.
+PIVOT = (
+    "pivot without values",
+    "Spark looks for the values in a frame that has no rows. Remedy: list the values",
+)
 #: The cause and the remedy for the logs of Python workers.
 LOGS = (
     "the logs of Python workers grow outside of the dataflow. Remedy: read them with spark.sql, "

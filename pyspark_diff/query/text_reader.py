@@ -208,6 +208,8 @@ class TextReader(TextTables):
         attempts(lambda: self.known(
             node, "expressions", "distinct", "from_", "joins", "laterals", "where", "group",
             "having", "order", "limit", "offset", "with_", "hint", "windows", "qualify",
+            # The partitions of a query and their order make no difference to its rows.
+            "sort", "distribute", "cluster",
         ), None)
         if node.args.get("distinct"):
             attempts(lambda: self.known(node.args["distinct"]), None)
@@ -584,6 +586,8 @@ class TextReader(TextTables):
         self, relation: Relation, order: Sequence[tuple[Expression, bool, bool]],
         limit: int | None, skip: int,
     ) -> Relation:
+        if limit is None and not skip:
+            return relation
         if not order:
             self.notes.append(
                 "LIMIT without ORDER BY: any rows are right, and these are the least ones by "
@@ -594,6 +598,8 @@ class TextReader(TextTables):
     def number(self, node: exp.Expr | None) -> int | None:
         """The number of a LIMIT or OFFSET."""
         if node is None:
+            return None
+        if isinstance(node, exp.Limit) and node.is_limit_all:
             return None
         self.known(node, "expression")
         value = node.args.get("expression")

@@ -569,6 +569,11 @@ def analysed_of(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
 
 
+def written_of(frame: DataFrame) -> Any:
+    """The logical plan of a classic frame as its last method wrote it."""
+    return frame._jdf.queryExecution().logical()  # type: ignore[operator]
+
+
 def analysed_json(frame: DataFrame) -> str | None:
     """The analysed plan of a frame as Spark's JSON, expressions included; None over Connect."""
     if not hasattr(frame, "_jdf"):
