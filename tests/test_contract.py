@@ -67,7 +67,7 @@ from pyspark_diff.operators.ranges import Beyond, Near, Within
 from pyspark_diff.operators.reduce import ReduceKernel
 from pyspark_diff.operators.threshold import ThresholdKernel
 from pyspark_diff.operators.top_k import TopKKernel
-from pyspark_diff.operators.upsert import UpsertKernel
+from pyspark_diff.operators.upsert import UpsertKernel, VersionKernel
 from pyspark_diff.operators.window import WindowKernel
 from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 from pyspark_diff.times import Antichain
@@ -442,8 +442,8 @@ def classes_in(package: ModuleType, base: type) -> set[type]:
 
 
 #: Kernels that are no function of what they read at a time: they fold it, in order of time, over
-#: what they gave. `test_keyed_inputs` holds it to that.
-FOLDS = {UpsertKernel}
+#: what they gave. `test_keyed_inputs` and `test_late_rows` hold them to that.
+FOLDS = {UpsertKernel, VersionKernel}
 #: Those that go by the time, and not only by what they read: `test_sliding` is about them.
 BY_TIME = {DueKernel}
 

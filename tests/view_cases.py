@@ -495,6 +495,71 @@ def test_columns_that_no_view_uses(spark, shop, tmp_path):  # noqa: F811
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("anew", [False, True])
+def test_widened_columns_are_read_again(spark, shop, tmp_path, anew):  # noqa: F811
+    """The refresh reports it; policy="strict" refuses it with the number of rows."""
+    source, target = f"{shop}.wide", f"{shop}.target"
+    query = f"SELECT id, f, d, n, count(*) AS c FROM {source} GROUP BY id, f, d, n"
+    spark.sql(f"CREATE TABLE {source} (id INT, f FLOAT, d DATE, n DECIMAL(5,2)) USING delta {FEED}")
+    spark.sql(f"INSERT INTO {source} VALUES (1, 0.1, DATE'2024-02-29', 1.25), (2, NULL, NULL, -7)")
+    allowed: list[str] = []
+
+    def approve(plan):
+        allowed.append(str(plan))
+        return len(allowed) > 1
+
+    strict = {"policy": "strict", "approve": approve}
+    view = view_of(spark, shop, tmp_path, query=query, **strict)
+    view.refresh()
+    spark.sql(f"ALTER TABLE {source} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true', "
+              "'delta.feature.timestampNtz' = 'supported')")
+    for column, kind in [("id", "BIGINT"), ("f", "DOUBLE"), ("d", "TIMESTAMP_NTZ"),
+                         ("n", "DECIMAL(20,4)")]:
+        spark.sql(f"ALTER TABLE {source} ALTER COLUMN {column} TYPE {kind}")
+    spark.sql(f"INSERT INTO {source} VALUES (5000000000, 0.1, TIMESTAMP_NTZ'2024-01-01 01:02:03', "
+              "123456789.1234)")
+    if anew:
+        view.close()
+        view = view_of(spark, shop, tmp_path, query=query, **strict)
+    before = rows(spark, target)
+    with pytest.raises(SourceError, match="not approved.*(?s:.*)id was int and is bigint"):
+        view.refresh()
+    assert rows(spark, target) == before and "3 rows of version" in allowed[0]
+    (part,) = view.refresh().recomputed
+    assert "f was float and is double, d was date and is timestamp_ntz" in part
+    assert rows(spark, target) == answer(spark, query)
+    assert spark.read.table(target).schema["n"].dataType.simpleString() == "decimal(20,4)"
+    spark.sql(f"DELETE FROM {source} WHERE id = 2")
+    assert view.refresh().recomputed == ()
+    assert rows(spark, target) == answer(spark, query)
+    view.close()
+
+
+@pytest.mark.slow
+def test_a_query_that_lost_a_column_keeps_its_state(spark, shop, tmp_path):  # noqa: F811
+    """The column may get its name back. Else the query is altered, and all is read again."""
+    source, target = f"{shop}.orders", f"{shop}.target"
+    query = f"SELECT customer, sum(amount) AS total FROM {source} GROUP BY customer"
+    spark.sql(f"ALTER TABLE {source} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    with view_of(spark, shop, tmp_path, query=query, policy="incremental") as view:
+        view.refresh()
+        spark.sql(f"ALTER TABLE {source} RENAME COLUMN amount TO price")
+        spark.sql(f"INSERT INTO {source} VALUES (8, 1, 100)")
+        with pytest.raises(SchemaError, match="amount"):
+            view.refresh()
+        spark.sql(f"ALTER TABLE {source} RENAME COLUMN price TO amount")
+        assert view.refresh().recomputed == ()
+        assert rows(spark, target) == answer(spark, query)
+        spark.sql(f"ALTER TABLE {source} RENAME COLUMN amount TO price")
+        with pytest.raises(SchemaError, match="amount"):
+            view.refresh()
+    query = query.replace("amount", "price")
+    with view_of(spark, shop, tmp_path, query=query, policy="incremental") as view:
+        assert "has changed" in view.refresh().recomputed[0]
+        assert rows(spark, target) == answer(spark, query)
+
+
+@pytest.mark.slow
 def test_a_store_with_all_columns(spark, shop, tmp_path, monkeypatch):  # noqa: F811
     """A store of an earlier version goes on with them, and names one that is lost."""
     query = f"SELECT customer, count(*) AS n FROM {shop}.orders GROUP BY customer"

@@ -13,7 +13,7 @@ from pyspark_diff.dataflow.input_session import BaseSession, InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.dataflow.product_session import ProductSession
 from pyspark_diff.dataflow.sink import Sink
-from pyspark_diff.dataflow.source import Source
+from pyspark_diff.dataflow.source import Source, Versions
 from pyspark_diff.dataflow.stepping import UNRELATED, SteppingMethods
 from pyspark_diff.engine.explanation import refuse_scans
 from pyspark_diff.engine.graph import graph_of
@@ -114,8 +114,8 @@ class FeedingMethods(SteppingMethods):
 
     def _add_source(
         self, name: str, source: Source, start: Any, late: str, check: bool
-    ) -> Reader | Node:
-        """An input that a source fills."""
+    ) -> tuple[Reader | Node, Sequence[str], str | None]:
+        """An input that a source fills, the columns of its rows, and that of tombstones."""
         if not isinstance(source, Source):
             raise SchemaError(
                 f"input {name!r} is filled from a Source, such as pyspark_diff.sources.delta(table)"
@@ -132,9 +132,19 @@ class FeedingMethods(SteppingMethods):
         source, columns = self._sources.columns_of(name, source)
         with self._lock:
             if source.key:
-                keyed, keyed_session = self._add_keyed_input(name, columns, start, source.key)
-                self._sources.add(name, source, keyed_session)
-                return keyed
+                versions = source.versions(columns) or Versions(())
+                stored = T.StructType([*columns.fields, *versions.hidden])
+                keyed, keyed_session = self._add_keyed_input(
+                    name, stored, start, source.key, versions.sequence
+                )
+                before = None
+                if versions.forgets:
+                    self._keep(keyed)
+                    before = partial(self._kept_rows, keyed)
+                self._sources.add(
+                    name, source, keyed_session, columns.names, before=before
+                )
+                return keyed, columns.names, versions.tombstone
             node, session = self._add_input(name, columns, start, check)
             aside, before = None, None
             if late == "aside":
@@ -144,8 +154,8 @@ class FeedingMethods(SteppingMethods):
             if source.is_whole:
                 self._keep(node)
                 before = partial(self._kept_rows, node)
-            self._sources.add(name, source, session, aside, before)
-            return node
+            self._sources.add(name, source, session, columns.names, aside, before)
+            return node, columns.names, None
 
     def _kept_rows(self, node: Node) -> DataFrame | None:
         """The rows of a kept collection, readable until the next step; None if it is empty."""
@@ -203,11 +213,12 @@ class FeedingMethods(SteppingMethods):
             return session._node
 
     def _add_keyed_input(
-        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str]
+        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str],
+        sequence: Sequence[str] = (),
     ) -> tuple[Reader, KeyedSession]:
         with self._lock:
             self._check_open()
-            session = self._inputs.new_keyed(name, schema, start, key, self._state)
+            session = self._inputs.new_keyed(name, schema, start, key, self._state, sequence)
             records = upsert(session._node)
             self._add_session(session)
             # The upsert keeps its records anyway, to compare changes with.

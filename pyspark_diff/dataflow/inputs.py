@@ -87,14 +87,18 @@ class Inputs:
         return InputSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 
     def new_keyed(
-        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str], state: State
+        self, name: str, schema: str | T.StructType, start: Any, key: Sequence[str], state: State,
+        sequence: Sequence[str] = (),
     ) -> KeyedSession:
-        """A session for a new input of changes by key; `add` registers it."""
+        """A session for a new input of changes by key; `add` registers it. Rows with a sequence are
+        versions of the records."""
         parsed, begin = self._columns(name, schema, start, state)
         used = [*parsed.names, *self._time_and_diff]
         node = changes_input(
             parsed, parsed.resolved(key, f"the key of input {name!r}", self._spark),
             self._time_type, name, unused("change", used), unused("number", used),
+            parsed.resolved(sequence, f"the sequence of input {name!r}", self._spark)
+            if sequence else (),
         )
         return KeyedSession(node, self._spark, *self._time_and_diff, begin, self._discard)
 

@@ -117,6 +117,7 @@ class KeyedSession(BaseSession):
         TimeRegressionError
             If a time lies before the session's; nothing of ``rows`` is taken then.
         """
+        self._check_versions("insert")
         self._change(INSERT, rows, time, once=time is None)
 
     def upsert(self, rows: Data, *, time: str | None = None) -> None:
@@ -131,6 +132,7 @@ class KeyedSession(BaseSession):
         NegativeMultiplicityError
             The step raises it if a row is missing.
         """
+        self._check_versions("remove")
         self._change(REMOVE, rows, time, once=time is None)
 
     def delete(self, keys: Data, *, time: str | None = None) -> None:
@@ -143,6 +145,7 @@ class KeyedSession(BaseSession):
         time : str, optional
             See `insert`.
         """
+        self._check_versions("delete")
         if len(self.key) == 1 and time is None and isinstance(keys, (list, tuple, set, range)):
             whole = (tuple, list, dict)
             keys = [key if isinstance(key, whole) else (key,) for key in keys]
@@ -160,6 +163,7 @@ class KeyedSession(BaseSession):
         -----
         The step reads all keys of the table. An unchanged row is no change.
         """
+        self._check_versions("replace")
         coerced = self._coerced(rows, self.schema)
         clear = self._nulls(1)
         if isinstance(coerced, DataFrame):
@@ -181,6 +185,10 @@ class KeyedSession(BaseSession):
                 rest = self._numbered(self._whole(coerced), UPSERT, number + 1)
                 rows.append((rest, now, 1))
             self._add(rows=rows)
+
+    def _forget(self, versions: Data) -> None:
+        """Remove versions that no later version has replaced."""
+        self._change(REMOVE, versions, None)
 
     def _change(self, kind: int, data: Data, time: str | None, once: bool = False) -> None:
         struct = self.schema
@@ -213,6 +221,14 @@ class KeyedSession(BaseSession):
         encoded = as_int64(times).to_numpy()
         entered = UpdateRows(self._node.schema, table=table, rows=table.num_rows)
         self._enter(entered, int(encoded.min()), int(encoded.max()))
+
+    def _check_versions(self, change: str) -> None:
+        if self._node.sequence:
+            raise SchemaError(
+                f"input {self.name!r} compares versions of rows by "
+                f"{', '.join(self._node.sequence)}, and {change} has none. Give a version by "
+                "upsert, or let the source read it"
+            )
 
     def _change_frame(self, kind: int, rows: DataFrame, time: str | None) -> None:
         frame = self._frame(rows, kind, self._numbers(1), time)

@@ -23,6 +23,7 @@ from pyspark_diff.dataflow.coercion import Data, coerce
 from pyspark_diff.dataflow.input_session import BaseSession, InputSession
 from pyspark_diff.dataflow.keyed_session import KeyedSession
 from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, SourceError
+from pyspark_diff.expressions.names import unused
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.causes import in_words
 from pyspark_diff.spark.frames import column, few, frame_of_table
@@ -84,7 +85,21 @@ class Whole(NamedTuple):
     rows: DataFrame
 
 
-Change: TypeAlias = "Inserts | Removes | Updates | Upserts | Deletes | Whole"
+class Forget(NamedTuple):
+    """Tombstones that the state no longer keeps, for an input with `Versions` that forget.
+
+    Each one costs a read of all rows of the input.
+
+    Parameters
+    ----------
+    where : Column
+        A condition on the columns of `Upserts`.
+    """
+
+    where: Column
+
+
+Change: TypeAlias = "Inserts | Removes | Updates | Upserts | Deletes | Whole | Forget"
 
 
 @dataclass(frozen=True)
@@ -95,12 +110,49 @@ class Reading:
     ----------
     offset : object
         The position after the changes, as JSON.
-    changes : sequence of Inserts, Removes, Updates, Upserts, Deletes or Whole
+    changes : sequence of Inserts, Removes, Updates, Upserts, Deletes, Whole or Forget
         The changes in order. A step may read the frames later, so their files must not change.
     """
 
     offset: Offset
     changes: Sequence[Change]
+
+
+class Versions(NamedTuple):
+    """The columns by which an input compares the rows of a key. `Upserts` have them all.
+
+    Parameters
+    ----------
+    sequence : tuple of str
+        Columns of the order, the most significant one first; nulls are smallest.
+    hidden : tuple of StructField
+        Further columns of `Upserts`. The input stores them, and its rows do not have them.
+    tombstone : str, optional
+        The hidden boolean column that marks a row as a deletion of its key.
+    forgets : bool
+        Whether readings may have `Forget`.
+    """
+
+    sequence: tuple[str, ...]
+    hidden: tuple[T.StructField, ...] = ()
+    tombstone: str | None = None
+    forgets: bool = False
+
+
+def hidden_names(labels: Iterable[str], columns: Iterable[str]) -> tuple[str, ...]:
+    """Names for hidden columns, which differ from all columns in any case.
+
+    Examples
+    --------
+    >>> hidden_names(["written", "deleted"], ["id", "Deleted"])
+    ('written', 'deleted_1')
+    """
+    names = list(columns)
+    hidden = []
+    for label in labels:
+        hidden.append(unused(label, names))
+        names.append(hidden[-1])
+    return tuple(hidden)
 
 
 class Source(ABC):
@@ -118,6 +170,17 @@ class Source(ABC):
     @abstractmethod
     def columns(self, spark: SparkSession) -> T.StructType:
         """The columns of the rows."""
+
+    def versions(self, columns: T.StructType) -> Versions | None:
+        """The order of a key's rows, if rows may come in any order. A key then has the row with the
+        greatest sequence of all readings. None: it has the row that was read last.
+
+        Parameters
+        ----------
+        columns : StructType
+            The columns of the rows.
+        """
+        return None
 
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> Source | None:
         """The source with the columns that a store has; None if the program declares them.
@@ -156,8 +219,14 @@ class _Feed(NamedTuple):
 
     source: Source
     session: BaseSession
+    #: The columns of the rows.
+    names: Sequence[str]
     aside: tuple[Node, InputSession] | None
     before: Callable[[], DataFrame | None] | None
+
+    def columns(self) -> T.StructType:
+        """The columns of the rows, without hidden ones."""
+        return T.StructType([self.session.schema[name] for name in self.names])
 
 
 class Sources:
@@ -207,12 +276,12 @@ class Sources:
 
     def columns(self) -> dict[str, T.StructType]:
         """The columns of each input with a source, if a store can record their types."""
-        schemas = {name: feed.session.schema for name, feed in self._feeds.items()}
+        schemas = {name: feed.columns() for name, feed in self._feeds.items()}
         return {name: struct for name, struct in schemas.items()
                 if not contains(struct, T.UserDefinedType)}
 
     def add(
-        self, name: str, source: Source, session: BaseSession,
+        self, name: str, source: Source, session: BaseSession, names: Sequence[str],
         aside: tuple[Node, InputSession] | None = None,
         before: Callable[[], DataFrame | None] | None = None,
     ) -> None:
@@ -224,12 +293,14 @@ class Sources:
             The name of the input.
         source : Source
         session : BaseSession
+        names : sequence of str
+            The columns of the rows.
         aside : pair of Node and InputSession, optional
             The input of late rows.
         before : callable, optional
             Returns the input's rows, if any, for the comparison with whole tables.
         """
-        self._feeds[name] = _Feed(source, session, aside, before)
+        self._feeds[name] = _Feed(source, session, names, aside, before)
 
     def go_on(self, offsets: Mapping[str, Offset], inputs: Iterable[str]) -> None:
         """Continue from the offsets of another process.
@@ -367,6 +438,11 @@ class Sources:
                 session.delete(_few(change.keys))
             elif isinstance(change, Whole):
                 session.replace(_few(change.rows))
+            elif isinstance(change, Forget):
+                assert feed.before is not None  # a source that forgets is added with it
+                rows = feed.before()
+                if rows is not None:
+                    session._forget(_few(rows.where(change.where)))
             else:
                 raise SchemaError(
                     f"source {feed.source!r} has a key and gives updates without one: give Upserts "

@@ -150,7 +150,7 @@ def _own(
     }
     unseen: list[str] = []
     if isinstance(node, ChangesInput):
-        values["key"] = (node.record, node.key, node.change, node.number)
+        values["key"] = (node.record, node.key, node.change, node.number, *node.sequence)
     if isinstance(node, Constant):
         digest = _rows(node, rows)
         values["rows"], unseen = digest.digest, [*digest.unseen]

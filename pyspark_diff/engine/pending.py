@@ -159,6 +159,8 @@ def _table(context: StepContext, node: Input, arrival: Arrival) -> pa.Table:
 
 def _last_changes(node: ChangesInput, table: pa.Table) -> pa.Array:
     """The places of changes by key that no later change of the same time corrects."""
+    if node.sequence:
+        return pa.array(np.arange(len(table)))  # a later change may be an older version
     code = joined([table[node.change]]).to_numpy()
     number = joined([table[node.number]]).to_numpy()
     time = as_int64(joined([table[TIME]])).to_numpy()

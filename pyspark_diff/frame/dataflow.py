@@ -26,6 +26,7 @@ from pyspark_diff.frame.sliding import Interval
 from pyspark_diff.operators.loop import Enter, scope_of, with_times
 from pyspark_diff.operators.linear import with_normal_form
 from pyspark_diff.operators.node import Input, Node, Reader
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.tables import read_table
 
@@ -373,8 +374,15 @@ class Dataflow(BaseDataflow):
             "its rows have one time, or none. Read it yourself, and give an input rows with their "
             "times: flow.session(name).update(rows)"
         )
-        node = self._add_source(name, source, start, late, check)
-        return self._frame_of(node, node.key if isinstance(node, Reader) else None)
+        node, names, tombstone = self._add_source(name, source, start, late, check)
+        key = node.key if isinstance(node, Reader) else None
+        frame = self._frame_of(node, key)
+        if len(names) == len(node.schema.names):
+            return frame
+        if tombstone is not None:
+            frame = frame.where(~column(tombstone))
+        rows = frame.select(*map(column, names))._collection
+        return DiffFrame._wrap(replace(rows, key=key))
 
     def late(self, name: str) -> DiffFrame:
         """The rows of a source that came too late: its columns, ``late_time`` and ``late_diff``.

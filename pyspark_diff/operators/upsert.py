@@ -6,6 +6,13 @@ A change has a key, a time and a number. Numbers follow the order of the request
     accumulate(upsert(C), t)[k] = the record after the last change of k up to t,
                                   last in order of (time, number); none if it removes the record
 
+With a sequence, changes are versions of records, which come in any order. A deletion is a version
+like others, with a mark in a column, so that later steps compare it with late ones::
+
+    accumulate(upsert(C), t)[k] = the version of k with the greatest sequence among all up to t
+
+Sequences order as Spark sorts them: by the columns in turn, nulls first.
+
 A change contains its new record, so the kernel looks up only the record before it, in the
 arrangement of the output by its key. Joins by this key read the same arrangement. No later step
 needs the changes, so they are not stored.
@@ -26,6 +33,8 @@ from pyspark_diff.kernels.equality import rows_equal
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.lookup import matching_rows
+from pyspark_diff.kernels.order import ranked
+from pyspark_diff.kernels.ranking import codes
 from pyspark_diff.kernels.updates import Int64, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Input, Keyed, Reader
@@ -60,10 +69,13 @@ class ChangesInput(Input):
     key: tuple[str, ...] = field(kw_only=True)
     change: str = field(kw_only=True)
     number: str = field(kw_only=True)
+    #: Columns that order the versions of a key's record, the most significant one first.
+    sequence: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 def changes_input(
-    record: Schema, key: Sequence[str], time_type: TimeType, name: str, change: str, number: str
+    record: Schema, key: Sequence[str], time_type: TimeType, name: str, change: str, number: str,
+    sequence: Sequence[str] = (),
 ) -> ChangesInput:
     """The source node of changes by key of some records: see `ChangesInput`."""
     record.check_compared(key)
@@ -74,7 +86,7 @@ def changes_input(
     ]
     return ChangesInput(
         Schema(T.StructType(fields)), time_type, name,
-        record=record, key=tuple(key), change=change, number=number,
+        record=record, key=tuple(key), change=change, number=number, sequence=tuple(sequence),
     )
 
 
@@ -130,7 +142,7 @@ class UpsertKernel(ReplayKernel):
         before = np.full(keys.starts.size if keys.key_starts is None else keys.key_starts.size,
                          _NONE)
         before[of_group] = np.arange(offset)
-        rows, times, diffs = _Replay(self, pool, before).run(_Events(
+        rows, times, diffs = self._replay(pool, before).run(_Events(
             group,
             new.times(),
             as_int64(decoded[self.number]).to_numpy(),
@@ -140,6 +152,9 @@ class UpsertKernel(ReplayKernel):
         ))
         index = pa.array(rows)
         return ([pool[self.names[i]].take(index) for i in wanted], times, diffs), read
+
+    def _replay(self, pool: dict[str, pa.Array], before: Int64) -> _Replay:
+        return _Replay(self, pool, before)
 
     def _check_keys(self, columns: Sequence[pa.Array]) -> None:
         for name, column in zip(self.key, columns):
@@ -165,13 +180,13 @@ class _Events:
     def __len__(self) -> int:
         return int(self.group.size)
 
-    def take(self, rows: Int64) -> "_Events":
+    def take(self, rows: Int64) -> _Events:
         return _Events(*(column[rows] for column in self._columns()))
 
-    def ordered(self) -> "_Events":
+    def ordered(self) -> _Events:
         return self.take(np.lexsort((self.number, self.time, self.group)))
 
-    def and_(self, others: "_Events") -> "_Events":
+    def and_(self, others: _Events) -> _Events:
         pairs = zip(self._columns(), others._columns())
         return _Events(*(np.concatenate(pair) for pair in pairs))
 
@@ -194,15 +209,11 @@ class _Replay:
         if not len(events):
             none = np.empty(0, np.int64)
             return none, none, none
-        leaves = np.isin(events.change, (INSERT, UPSERT))
-        after = np.where(leaves, events.record, _NONE)
         first = np.append(True, events.group[1:] != events.group[:-1])
-        before = np.append(_NONE, after[:-1])
-        before[first] = self._before[events.group[first]]
-        self._check(events, before)
         # The output has only the record after the last change of a time.
         starts = np.flatnonzero(first | np.append(True, events.time[1:] != events.time[:-1]))
         stops = np.append(starts[1:], len(events)) - 1
+        before, after = self._applied(events, first, starts)
         old, new, time = before[starts], after[stops], events.time[starts]
         changed = np.flatnonzero(~self._same(old, new))
         old, new, time = old[changed], new[changed], time[changed]
@@ -213,6 +224,27 @@ class _Replay:
             np.concatenate([time[retracted], time[inserted]]),
             diffs,
         )
+
+    def _applied(
+        self, events: _Events, first: np.ndarray, starts: Int64
+    ) -> tuple[Int64, Int64]:
+        """The record of its key before and after each change.
+
+        Parameters
+        ----------
+        events : _Events
+            In order of key, time and number.
+        first : ndarray of bool
+            Whether a change is the first of its key.
+        starts : ndarray of int64
+            The first changes of a key at each time.
+        """
+        leaves = np.isin(events.change, (INSERT, UPSERT))
+        after = np.where(leaves, events.record, _NONE)
+        before = np.append(_NONE, after[:-1])
+        before[first] = self._before[events.group[first]]
+        self._check(events, before)
+        return before, after
 
     def _same(self, left: Int64, right: Int64) -> np.ndarray:
         """Whether pairs of records are equal; either may be absent."""
@@ -294,6 +326,63 @@ class _Replay:
         return tuple(self._pool[name][int(row)].as_py() for name in self._kernel.names)
 
 
+@dataclass(frozen=True)
+class VersionKernel(UpsertKernel):
+    """Compares the upserts of each key with its present version.
+
+    A change of kind ``remove`` removes a version that no later version has replaced.
+
+    Parameters
+    ----------
+    sequence : tuple of str
+        Columns of the records, the most significant one first.
+    """
+
+    sequence: tuple[str, ...] = ()
+
+    def _replay(self, pool: dict[str, pa.Array], before: Int64) -> _Replay:
+        return _VersionReplay(self, pool, before)
+
+
+class _VersionReplay(_Replay):
+    _kernel: VersionKernel
+
+    def _applied(
+        self, events: _Events, first: np.ndarray, starts: Int64
+    ) -> tuple[Int64, Int64]:
+        columns = [self._pool[name] for name in self._kernel.sequence]
+        code = codes(columns, ((False, False),) * len(columns))
+        rank = np.append(ranked(code)[1] + 1, 0)  # the last place is that of _NONE
+        # A key's sequences are above those of the keys before, so maxima of all events suffice.
+        base = events.group * (rank.max() + 1)
+        present = self._before[events.group]
+        own, floor = base + rank[events.record], base + rank[present]
+        greatest = np.maximum.accumulate(np.where(first, np.maximum(own, floor), own))
+        known = np.where(first, floor, np.append(0, greatest[:-1]))
+        # The version after each event is that of the last event that wins; before, the present one.
+        removes = events.change == REMOVE
+        wins = (own > known) & ~removes | (own == known) & removes
+        place = np.arange(len(events))
+        start = np.maximum.accumulate(np.where(first, place, 0))
+        last = np.maximum.accumulate(np.where(wins, place, -1))
+        after = np.where(last >= start, np.where(removes, _NONE, events.record)[last], present)
+        before = np.append(_NONE, after[:-1])
+        before[first] = present[first]
+        # Equal sequences are harmless if a greater one has the same time.
+        stops = np.append(starts[1:], len(events))
+        at_end = np.repeat(greatest[stops - 1], stops - starts)
+        tied = np.flatnonzero((own == known) & (own == at_end) & ~removes)
+        tied = tied[(before[tied] != _NONE) & ~self._same(events.record[tied], before[tied])]
+        if tied.size:
+            event = self._first(events, tied)
+            raise DuplicateKeyError(
+                f"{self._describe(events, event)} and {self._row(before[event])!r} have one key "
+                f"and one {', '.join(self._kernel.sequence)}, so neither is the later one. Leave "
+                "one of them, or give them different orders"
+            )
+        return before, after
+
+
 def _groups(grouped: Grouped) -> Int64:
     """For each row the number of its key."""
     lengths = key_lengths(grouped)
@@ -318,7 +407,8 @@ def upsert(source: ChangesInput) -> Reader:
     """
     arranged = Keyed("changes", source, source.schema, None, source.key)
     names = source.record.names
-    kernel = UpsertKernel(
-        names, source.key, source.change, source.number, source.time_type, arranges_output=True
+    parts = names, source.key, source.change, source.number, source.time_type
+    kernel = UpsertKernel(*parts, arranges_output=True) if not source.sequence else VersionKernel(
+        *parts, sequence=source.sequence, arranges_output=True
     )
     return Reader("upsert", (arranged,), source.record, kernel, source.key)

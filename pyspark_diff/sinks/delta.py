@@ -54,7 +54,7 @@ from pyspark_diff.spark.delta_commits import (
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
 from pyspark_diff.spark.frames import column, frame_of_table, sql_text
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.schema import Schema, as_keys, quoted
+from pyspark_diff.spark.schema import Schema, as_keys, contains, quoted
 
 #: The property of a table with the sink that writes it.
 OWNER = "pyspark_diff.sink"
@@ -311,6 +311,9 @@ class _Target(Sink):
                 self._set({_FEED: feed}, spark)
             return
         self._own(table, signed)
+        ntz, there = T.TimestampNTZType, spark.read.table(self._name).schema
+        if contains(rows.schema, ntz) and not contains(there, ntz):  # an overwrite cannot enable it
+            self._set({"delta.feature.timestampNtz": "supported"}, spark)
         try:
             self._overwrite(rows, signed)
         except AnalysisException as error:

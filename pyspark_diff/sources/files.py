@@ -20,19 +20,21 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.source import (
     Change,
     Deletes,
+    Forget,
     Inserts,
     Offset,
     Reading,
     Removes,
     Source,
     Upserts,
+    Versions,
+    hidden_names,
 )
 from pyspark_diff.errors import SchemaError, SourceError
-from pyspark_diff.fallbacks import ADDED, fall_back
-from pyspark_diff.sources.logs import latest
+from pyspark_diff.sources.logs import check_retention, last_versions, latest, version_rows
 from pyspark_diff.sources.tables import at_hand
 from pyspark_diff.spark.frames import check_format, column, literal_path
-from pyspark_diff.spark.schema import as_keys, parse_schema, quoted
+from pyspark_diff.spark.schema import Schema, as_keys, parse_schema
 
 #: The values of an op column, in small letters.
 INSERTS = ("i", "insert", "c", "create", "r", "read", "+i")
@@ -135,6 +137,7 @@ def files(
 def debezium(
     path: str, schema: str | T.StructType, *, key: str | Sequence[str] = (),
     order: str | Sequence[str] = "ts_ms", options: Mapping[str, Any] = {},
+    retention: int | None = None,
 ) -> Source:
     """A folder to which files of Debezium's change events are added, as JSON.
 
@@ -150,8 +153,12 @@ def debezium(
         Columns of the rows.
     order : str or list of str
         Numbers of an event by which changes of one key come after each other, ``"ts_ms"`` or the
-        log position of the database, such as ``"source.lsn"``. Of equal numbers the file that was
-        written last stands.
+        log position of the database, such as ``"source.lsn"``. A missing number is smallest. Of
+        equal numbers the event in the file that was written last is the last one.
+    retention : int, optional
+        The distance from the greatest number of earlier readings, the first of `order`, up to which
+        an event with a key may be late. Later events are left out. By default an event may have any
+        number.
 
     Raises
     ------
@@ -163,11 +170,14 @@ def debezium(
 
     Notes
     -----
-    With a key, events may be late: one that was read has a greater order. All events of the new
-    keys are read again then, from all files of the folder; this is counted as a fallback from the
-    path "added rows". A deletion that comes before its insertion keeps the row
-    away. So files have to stay in the folder as long as events may be late: a late event after a
-    file was taken away is a `SourceError`.
+    With a key, events may come in any order. At every time a key has the row of the event with the
+    greatest order among all events read so far, and no row if that is a deletion. So a deletion may
+    come before its insertion, and an event that is delivered again changes nothing.
+
+    The state has the order of each row, and keeps a tombstone for each deleted key: its key and its
+    order. So files may leave the folder once they were read. Without a `retention` tombstones stay
+    for ever. With one, those beyond it are removed from time to time, which reads the state. A join
+    by the key arranges the rows once more, without orders and tombstones.
 
     Examples
     --------
@@ -188,7 +198,10 @@ def debezium(
         raise ValueError(
             "debezium(order=()) names no number of an event: name one that grows, such as 'ts_ms'"
         )
-    return _Debezium(path, parse_schema(schema).struct, as_keys(key), as_keys(order), dict(options))
+    check_retention(retention)
+    return _Debezium(
+        path, parse_schema(schema).struct, as_keys(key), as_keys(order), dict(options), retention
+    )
 
 
 class _Folder(Source):
@@ -213,12 +226,11 @@ class _Folder(Source):
         new = _in_order(there, there.keys() - known.keys())
         if not new:
             return None
-        changes, more = self._read_new(spark, new, there, offset)
+        changes, more = self._read_new(spark, new, {} if offset is None else offset)
         return Reading({"files": there, **more}, changes)
 
     def _read_new(
-        self, spark: SparkSession, new: Sequence[str], there: Mapping[str, Sequence[int]],
-        offset: Offset,
+        self, spark: SparkSession, new: Sequence[str], offset: Mapping[str, Any]
     ) -> tuple[list[Change], dict[str, Any]]:
         """The changes in new files, and further entries of the offset after them."""
         return self._changes(spark, new), {}
@@ -236,10 +248,7 @@ class _Folder(Source):
         place = F.create_map(*(
             F.lit(part) for number, name in enumerate(names) for part in (name, number)
         ))
-        # Rows may have a column of this name as well.
-        name = frame.metadataColumn("_metadata").getField("file_name")
-        path = F.url_decode(F.regexp_replace(name, r"\\+", "%2B"))
-        return frame.withColumn(_FILE, place[path])
+        return frame.withColumn(_FILE, place[_file_name(frame)])
 
     def _paths(self, names: Sequence[str]) -> list[str]:
         return [literal_path(f"{self._path.rstrip('/')}/{name}") for name in names]
@@ -252,6 +261,16 @@ class _Folder(Source):
 def _in_order(there: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[str]:
     """Names of files by the times at which they were written."""
     return sorted(names, key=lambda name: (there[name][1], name))
+
+
+def _metadata(frame: DataFrame) -> Column:
+    """The metadata of the file of each row; rows may have a column of its name as well."""
+    return frame.metadataColumn("_metadata")
+
+
+def _file_name(frame: DataFrame) -> Column:
+    name = _metadata(frame).getField("file_name")
+    return F.url_decode(F.regexp_replace(name, r"\+", "%2B"))
 
 
 class _Files(_Folder):
@@ -282,56 +301,18 @@ class _Files(_Folder):
 class _Debezium(_Folder):
     def __init__(
         self, path: str, struct: T.StructType, key: tuple[str, ...], order: tuple[str, ...],
-        options: dict[str, Any],
+        options: dict[str, Any], retention: int | None,
     ):
         super().__init__(path, struct, key)
-        self._order, self._options = order, options
+        self._order, self._options, self._retention = order, options, retention
 
-    def _read_new(
-        self, spark: SparkSession, new: Sequence[str], there: Mapping[str, Sequence[int]],
-        offset: Offset,
-    ) -> tuple[list[Change], dict[str, Any]]:
-        if not self.key:
-            return self._changes(spark, new), {}
-        rows = self._rows(self._events(spark, new))
-        order = F.struct(*(
-            F.col(ORDER).getField(name.replace(".", "_")) for name in self._order
-        ))
-        first, last = map(_numbers, rows.agg(F.min(order), F.max(order)).collect()[0])
-        gone = offset is not None and bool(
-            offset.get("gone") or offset["files"].keys() - there.keys()
-        )
-        known = None if offset is None else _numbers(offset.get("last"))
-        # An offset of a version that did not record the last order has None.
-        if offset is not None and offset["files"] and first is not None and (
-            known is None or first < known
-        ):
-            if gone:
-                read = "what was read is not recorded" if known is None else f"{known} was read"
-                raise SourceError(
-                    f"events in {self._path!r} are late: {', '.join(self._order)} is as low as "
-                    f"{first}, and {read}. Files with earlier events are gone from the "
-                    "folder, so the latest event of a key is not known. Bring the files back; or "
-                    "open the dataflow anew; nothing was taken"
-                )
-            fall_back("debezium", ADDED, f"events in {self._path!r} are late, so all events of "
-                      "their keys are read again")
-            all_rows = self._rows(self._events(spark, _in_order(there, there)))
-            rows = self._of_same_keys(all_rows, rows)
-        last = max((order for order in (known, last) if order is not None), default=None)
-        changes = changes_of(rows, self._struct.names, self.key, repr(self._path))
-        return changes, {"last": last, **({"gone": True} if gone else {})}
-
-    def _of_same_keys(self, rows: DataFrame, some: DataFrame) -> DataFrame:
-        """The rows with a key that is also in `some`."""
-        names = [f"key{n}" for n in range(len(self.key))]
-        keys = some.select(*(
-            column(name).alias(new) for name, new in zip(self.key, names)
-        )).distinct()
-        same = reduce(Column.__and__, (
-            rows[quoted(name)].eqNullSafe(keys[new]) for name, new in zip(self.key, names)
-        ))
-        return rows.join(keys, same, "left_semi")
+    def versions(self, columns: T.StructType) -> Versions:
+        """An event is ordered by its numbers, then by the time and the name of its file."""
+        orders = [f"order_{n}" for n in range(len(self._order))]
+        names = hidden_names([*orders, "written", "file", "deleted"], columns.names)
+        kinds = [*(T.LongType() for _ in orders), T.LongType(), T.StringType(), T.BooleanType()]
+        fields = tuple(T.StructField(name, kind) for name, kind in zip(names, kinds))
+        return Versions(names[:-1], fields, names[-1], self._retention is not None)
 
     def _events(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
         """The events of some files: two images, an op and the order."""
@@ -340,8 +321,12 @@ class _Debezium(_Folder):
         struct = T.StructType([*event, T.StructField("payload", T.StructType(event))])
         options = {"mode": "FAILFAST", **self._options}
         reader = spark.read.format("json").schema(struct).options(**options)
-        frame = self._numbered(reader.load(self._paths(names)), names)
-        order = F.struct(*(_either(*name.split(".")) for name in self._order), F.col(_FILE))
+        frame = reader.load(self._paths(names))
+        written = F.unix_millis(_metadata(frame).getField("file_modification_time"))
+        order = F.struct(
+            *(_either(*name.split(".")).alias(f"number{n}") for n, name in enumerate(self._order)),
+            written.alias("written"), _file_name(frame).alias("file"),
+        )
         events = at_hand(frame.select(
             *(_either(name).alias(name) for name in ("before", "after", "op")),
             order.alias(ORDER),
@@ -391,6 +376,46 @@ class _Debezium(_Folder):
         )
         return changes_of(before.unionByName(after), self._struct.names, (), repr(self._path))
 
+    def _read_new(
+        self, spark: SparkSession, new: Sequence[str], offset: Mapping[str, Any]
+    ) -> tuple[list[Change], dict[str, Any]]:
+        if not self.key:
+            return self._changes(spark, new), {}
+        rows, number = self._rows(self._events(spark, new)), F.col(ORDER).getField("number0")
+        changes: list[Change] = []
+        more = {name: offset[name] for name in ("horizon", "forgotten") if name in offset}
+        horizon = more.get("horizon")
+        if horizon is not None:
+            rows = rows.where(number >= horizon)
+        if self._retention is not None:
+            (greatest,) = rows.agg(F.max(number)).collect()[0]
+            ends = [horizon, None if greatest is None else greatest - self._retention]
+            more["horizon"] = max((end for end in ends if end is not None), default=None)
+            forgotten = more.get("forgotten")
+            if forgotten is None:
+                more["forgotten"] = more["horizon"]
+            elif horizon is not None and horizon > forgotten + self._retention:
+                # Forgetting reads the state, so it waits until the horizon has moved that far.
+                versions, more["forgotten"] = self.versions(self._struct), horizon
+                assert versions.tombstone is not None
+                old = F.coalesce(column(versions.sequence[0]) < horizon, F.lit(True))
+                changes.append(Forget(column(versions.tombstone) & old))
+        return [*changes, Upserts(self._versions_in(rows))], more
+
+    def _versions_in(self, rows: DataFrame) -> DataFrame:
+        """The last version of each key in rows with an op."""
+        names, table = self._struct.names, repr(self._path)
+        last = last_versions(
+            _with_deletes(rows, names, table), self.key, [F.col(ORDER)], F.col(OP), table
+        )
+        numbers = rows.select(f"{ORDER}.*").columns
+        versions = self.versions(self._struct)
+        assert versions.tombstone is not None
+        order = [F.col("row").getField(ORDER).getField(name).alias(new)
+                 for name, new in zip(numbers, versions.sequence)]
+        own = Schema(self._struct).resolved(self.key, f"the key of {self!r}", rows.sparkSession)
+        return version_rows(last, names, own, versions.tombstone, order)
+
     def __repr__(self) -> str:
         key = f", key={list(self.key)}" if self.key else ""
         return f"debezium({self._path!r}{key})"
@@ -417,21 +442,12 @@ def changes_of(
         If an op is unknown, or needs a key.
     """
     op = F.lower(F.col(OP))
-    known = (*INSERTS, *DELETES, *BEFORE, *UPDATES)
-    strange = rows.where(F.coalesce(~op.isin(*known), F.lit(True))).limit(1).collect()
-    if strange:
-        raise SourceError(
-            f"a row of {table} has the op {strange[0][OP]!r}, and ops are "
-            f"{', '.join(known)}; nothing was taken"
-        )
     records = list(map(column, names))
     if key:
-        frame = rows.where(~op.isin(*BEFORE))
-        deleted, upserted = latest(
-            frame.select(*records, op.isin(*DELETES).alias(OP), ORDER), key, [F.col(ORDER)],
-            F.col(OP), table,
-        )
+        frame = _with_deletes(rows, names, table)
+        deleted, upserted = latest(frame, key, [F.col(ORDER)], F.col(OP), table)
         return [Deletes(deleted), Upserts(upserted.select(*records))]
+    _check_ops(rows, table)
     if rows.where(op.isin("u", "update", "upsert")).limit(1).count():
         raise SourceError(
             f"a row of {table} is an update, and without a key the row before is unknown. Name a "
@@ -442,6 +458,27 @@ def changes_of(
     return [
         Inserts(rows.where(~gone).select(*records)), Removes(rows.where(gone).select(*records))
     ]
+
+
+def _with_deletes(rows: DataFrame, names: Sequence[str], table: str) -> DataFrame:
+    """The changes by key of rows with an op, which becomes whether a change is a deletion."""
+    _check_ops(rows, table)
+    op = F.lower(F.col(OP))
+    return rows.where(~op.isin(*BEFORE)).select(
+        *map(column, names), op.isin(*DELETES).alias(OP), ORDER
+    )
+
+
+def _check_ops(rows: DataFrame, table: str) -> None:
+    """Refuse rows with an unknown op."""
+    op = F.lower(F.col(OP))
+    known = (*INSERTS, *DELETES, *BEFORE, *UPDATES)
+    strange = rows.where(F.coalesce(~op.isin(*known), F.lit(True))).limit(1).collect()
+    if strange:
+        raise SourceError(
+            f"a row of {table} has the op {strange[0][OP]!r}, and ops are "
+            f"{', '.join(known)}; nothing was taken"
+        )
 
 
 def _nested(names: Sequence[str]) -> list[T.StructField]:
@@ -458,19 +495,6 @@ def _nested(names: Sequence[str]) -> list[T.StructField]:
         ]
 
     return fields(tree)
-
-
-def _numbers(values: Sequence[int | None] | None) -> list[list[int]] | None:
-    """Numbers of an order as a list that Python compares as Spark does: null is the smallest.
-
-    Examples
-    --------
-    >>> _numbers([None]) < _numbers([-5]) < _numbers([3]), _numbers(None)
-    (True, None)
-    """
-    if values is None:
-        return None
-    return [v if isinstance(v, list) else [] if v is None else [v] for v in values]
 
 
 def _either(*names: str) -> Column:

@@ -163,10 +163,16 @@ class ViewGroup:
             return self._refresh(plan, began)
         except SourceError as error:
             # A first load cannot fall back, and raises the error of the source.
-            if self.policy == "strict" or not self._record.offsets or self._record.rebuild:
+            if not self._record.offsets or self._record.rebuild:
                 raise
+            self._leave()
+            # A query that has lost a column is refused before its state is given up.
+            self._source_tables()
             plan = self._rebuild_plan([str(error)])
-            self._agree(plan)
+            try:
+                self._agree(plan)
+            except ProgramChangedError as refusal:
+                raise SourceError(str(refusal)) from error
             self._begin_generation(str(error))
             return self._refresh(plan, began)
 
