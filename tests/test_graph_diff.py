@@ -210,3 +210,6 @@ def test_a_source_that_is_no_vertex_fails_the_step(spark):
         vertices_in.insert([(1,)])
         with pytest.raises(AssertionFailedError, match="no vertex has the id 7"):
             flow.advance_to(2)
+    whole = fixed(spark, EDGES).pageRank(sourceId=7, maxIter=2).vertices
+    with pytest.raises(AssertionFailedError, match="no vertex has the id 7"):
+        whole.at(0).collect()

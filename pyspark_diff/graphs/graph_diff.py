@@ -377,8 +377,11 @@ class GraphDiff:
             # With a missing source all ranks are zero, as in an empty graph.
             number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
             some = everyone.agg(F.count("*").alias("all")).where("all > 0")
-            number.crossJoin(some.hint("broadcast")).assert_empty(
+            checked = number.crossJoin(some.hint("broadcast")).assert_empty(
                 f"pageRank: no vertex has the id {sourceId!r} of sourceId")
+            # Without a dataflow the error comes from reading the checked collection.
+            nothing = checked.crossJoin(everyone.hint("broadcast")).select("node")
+            starts = starts.union(nothing)
         ranks = self._ranks(everyone, starts, reset, rounds, sourceId is not None)
         degrees = self.outDegrees.toDF("src", "weight_")
         edges = self._edges.join(degrees, "src").withColumn("weight", 1 / F.col("weight_"))
