@@ -14,7 +14,12 @@ import pandas as pd
 import pytest
 
 from pyspark_diff import Dataflow, DiffFrame
-from pyspark_diff.graphs import connected_components, propagation, strongly_connected_components
+from pyspark_diff.graphs import (
+    GraphDiff,
+    connected_components,
+    propagation,
+    strongly_connected_components,
+)
 
 
 @pytest.fixture
@@ -122,3 +127,31 @@ def test_extreme_ids_have_labels(spark):
         [(each, 0, 1) for each in ids], "node long, time int, diff int"))
     labels = {row.label for row in propagation.own_labels(nodes).at(0).collect()}
     assert len(labels) == len(ids)
+
+
+@pytest.mark.parametrize("kind", ["long", "string"])
+def test_an_independent_set_is_maximal_and_depends_on_the_graph_alone(spark, kind):
+    chance, name = random.Random(3), KINDS[kind]
+    order = [name(each) for each in range(14)]
+    there = Counter((chance.choice(order), chance.choice(order)) for _ in range(20))
+    vertices = spark.createDataFrame([(each,) for each in order], f"id {kind}")
+    with Dataflow(spark, runner="local") as flow:
+        edges, session = flow.input("edges", f"src {kind}, dst {kind}")
+        kept = GraphDiff(vertices, edges).maximal_independent_set().keep("chosen")
+        session.insert(list(there.elements()))
+        for step in range(4):
+            flow.advance_to(step + 1)
+            chosen = [row.id for row in kept.at().collect()]
+            graph = nx.Graph(list(there))
+            graph.add_nodes_from(order)
+            graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+            assert len(chosen) == len(set(chosen)) and not graph.subgraph(chosen).edges, step
+            assert nx.is_dominating_set(graph, chosen), step
+            gone = chance.sample(sorted(there.elements()), 4)
+            come = [(chance.choice(order), chance.choice(order)) for _ in range(3)] + gone[:1]
+            session.remove(gone)
+            session.insert(come)
+            before, there = there, +(there - Counter(gone) + Counter(come))
+    fresh = spark.createDataFrame(list(before.elements()), f"src {kind}, dst {kind}")
+    again = GraphDiff(vertices, fresh).maximal_independent_set()
+    assert sorted(row.id for row in again.at(0).collect()) == sorted(chosen)

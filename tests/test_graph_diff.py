@@ -123,6 +123,8 @@ def test_degrees_have_the_columns_of_graphframes(spark):
     assert rows(typed) == [(1, (1, 1)), (2, (2, 0))]
     assert typed.schema["outDegrees"].dataType.names == ["x", "y"]
     assert rows(graph.type_in_degree("kind", ["x"])) == [(2, (2,)), (9, (1,))]
+    assert graph.type_degree("kind", ["x"]).columns == ["id", "degrees"]
+    assert rows(graph.type_degree("kind", ["x", "y"])) == [(1, (1, 1)), (2, (4, 1)), (9, (1, 0))]
 
 
 def test_parts_of_a_graph(spark):

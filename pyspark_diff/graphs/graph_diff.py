@@ -22,6 +22,7 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.edges import at_least_one
 from pyspark_diff.graphs.find import find
+from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
@@ -151,6 +152,15 @@ class GraphDiff:
     ) -> DiffFrame:
         """``id`` and ``inDegrees``: a struct of the number of edges of each type to a vertex."""
         return self._by_type("dst", edge_type_col, edge_types, "inDegrees")
+
+    def type_degree(
+        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
+    ) -> DiffFrame:
+        """``id`` and ``degrees``: a struct of the number of edges of each type at a vertex.
+
+        A self-loop counts twice.
+        """
+        return self.as_undirected()._by_type("src", edge_type_col, edge_types, "degrees")
 
     def _by_type(
         self, end: str, name: str, types: Sequence[Any] | None, result: str
@@ -328,6 +338,23 @@ class GraphDiff:
 
         cores = start.iterate(round_of, name="k_core")
         return self._with(cores, "kcore", F.lit(0).cast("long"))
+
+    def maximal_independent_set(self, seed: int = 42, **options: Any) -> DiffFrame:
+        """The ``id`` of each vertex in a maximal independent set.
+
+        No edge is between two of them, and every other vertex has an edge to one of them. The set
+        depends on the graph alone.
+
+        Parameters
+        ----------
+        seed : int
+            No effect, as the order of vertices depends on their ids.
+        """
+        _check_options(options, "maximal_independent_set", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        chosen = maximal_independent_set(self._plain()).toDF("id")
+        return self._vertices.select("id").distinct().join(chosen, "id", "left_semi")
 
     def pageRank(
         self, resetProbability: float = 0.15, sourceId: Any = None, maxIter: int | None = None,
