@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -143,6 +144,58 @@ def test_parts_of_a_graph(spark):
     assert rows(graph.labelPropagation(2).select("id", "label"))[2] == (3, 3)
     assert rows(graph.pageRank(tol=0.01).edges.select("src", "dst", "weight"))[0] == (1, 2, 0.5)
     assert graph.pageRank(maxIter=1).edges.columns == ["src", "dst", "kind", "weight"]
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_paths_and_cycles_after_each_step(spark, kind):
+    """With parallel edges, self-loops, an end that is no vertex, and an edge that moves twice."""
+    ids, chance = IDS[kind][:6], random.Random(7)
+    vertices = spark.createDataFrame([(v, n) for n, v in enumerate(ids[:5])], f"id {kind}, n int")
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        edges, session = flow.input("edges", f"src {kind}, dst {kind}, `a.b` int")
+        graph = GraphDiff(vertices, edges)
+        kept = {
+            "directed": graph.all_paths("n = 0", "n > 2", "`a.b` < 8", max_path_length=3),
+            "undirected": graph.all_paths(F.col("n") < 2, F.col("N") == 4, is_directed=False),
+            "cycles": graph.detectingCycles(use_local_checkpoints=True),
+        }
+        assert kept["directed"].columns == ["path", "len"]
+        assert kept["cycles"].columns == ["id", "found_cycles"]
+        kept = {name: frame.keep(name) for name, frame in kept.items()}
+        there: list[tuple] = []
+        for step in range(3):
+            going = chance.sample(there, 3) if step else []
+            coming = [(chance.choice(ids), chance.choice(ids), n) for n in range(4 if step else 10)]
+            coming += going[:1]
+            session.insert(coming)
+            session.remove(going)
+            there += coming
+            for row in going:
+                there.remove(row)
+            flow.advance_to(step + 1)
+            found = {
+                name: sorted(tuple(row) for row in frame.at().collect())
+                for name, frame in kept.items()
+            }
+
+            def paths(starts, ends, arcs, most):
+                lists = [
+                    list(some) for size in range(2, most + 2)
+                    for some in itertools.permutations(ids[:5], size)
+                    if some[0] in starts and some[-1] in ends
+                    and all(pair in arcs for pair in zip(some, some[1:]))
+                ]
+                return sorted((some, len(some) - 1) for some in lists)
+
+            low = {row[:2] for row in there if row[2] < 8}
+            arcs = {row[:2] for row in there}
+            assert found["directed"] == paths(ids[:1], ids[3:5], low, 3), step
+            both = arcs | {(b, a) for a, b in arcs}
+            assert found["undirected"] == paths(ids[:2], ids[4:5], both, 5), step
+            assert found["cycles"] == sorted(
+                (some[0], [*some, some[0]]) for size in range(1, 6)
+                for some in itertools.permutations(ids[:5], size)
+                if all(pair in arcs for pair in zip(some, (*some[1:], some[0])))), step
 
 
 def test_messages_are_aggregated(spark):

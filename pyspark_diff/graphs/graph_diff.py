@@ -24,6 +24,7 @@ from pyspark_diff.graphs.edges import at_least_one
 from pyspark_diff.graphs.find import find
 from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.paths import cycles, simple_paths
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
 from pyspark_diff.graphs.triangles import triangles
@@ -446,6 +447,64 @@ class GraphDiff:
         scales = total.select(scale.alias("scale"))
         return ranks.crossJoin(scales.hint("broadcast")).select(
             "node", (F.col("rank") / F.lit(float(RANK_UNIT)) * F.col("scale")).alias("rank"))
+
+    def all_paths(
+        self, from_expr: str | Column, to_expr: str | Column,
+        edge_filter: str | Column | None = None, max_path_length: int = 5,
+        is_directed: bool = True, **options: Any,
+    ) -> DiffFrame:
+        """All paths between vertices that visit no vertex twice: ``path`` and ``len``.
+
+        Parameters
+        ----------
+        from_expr, to_expr : str or Column
+            Conditions for the first and the last vertex of a path.
+        edge_filter : str or Column, optional
+            A condition for its edges.
+        max_path_length : int
+            The largest number of edges of a path.
+        is_directed : bool
+            Whether a path follows the direction of edges.
+
+        Notes
+        -----
+        A path has at least one edge, and parallel edges are one. The number of paths, also of those
+        that end elsewhere, may grow exponentially with their length.
+        """
+        _check_options(options, "all_paths", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        most = at_least_one(max_path_length, "max_path_length")
+        edges = self._edges if edge_filter is None else self._edges.where(edge_filter)
+        arcs = self._arcs(edges, is_directed)
+        ids = [
+            self._vertices.where(condition).select("id").toDF("node").distinct()
+            for condition in (from_expr, to_expr)
+        ]
+        paths = simple_paths(ids[0], arcs, most).where(F.size("path") > 1)
+        length = (F.size("path") - 1).cast("long").alias("len")
+        return paths.join(ids[1], "node", "left_semi").select("path", length)
+
+    def detectingCycles(self, **options: Any) -> DiffFrame:
+        """``id`` and ``found_cycles``: each cycle from the vertex, a list of ids that ends with it.
+
+        Notes
+        -----
+        A cycle of n vertices has n rows, one from each of them. Parallel edges are one. The number
+        of paths to be followed may grow exponentially with the size of the graph.
+        """
+        _check_options(options, "detectingCycles", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        everyone = self._vertices.select("id").toDF("node").distinct()
+        return cycles(everyone, self._arcs(self._edges, True)).toDF("id", "found_cycles")
+
+    def _arcs(self, edges: DiffFrame, directed: bool) -> DiffFrame:
+        """``node`` and ``other``, each pair once, of edges between vertices."""
+        ends = _induced(edges, self._vertices).select("src", "dst").toDF("node", "other")
+        if not directed:
+            ends = ends.union(ends.select("other", "node").toDF("node", "other"))
+        return ends.distinct()
 
     def aggregateMessages(
         self, aggCol: Column | Sequence[Column],
