@@ -54,6 +54,7 @@ def expected(ids, edges):
         "kcore": nx.core_number(plain),
         "pagerank": ranks_of(ids, edges, 0.15, 6),
         "personal": ranks_of(ids, edges, 0.2, 4, ids[0]),
+        "several": [ranks_of(ids, edges, 0.2, 4, source) for source in ids[:2]],
     }
 
 
@@ -73,6 +74,8 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
             "kcore": graph.k_core().keep("kcore"),
             "pagerank": graph.pageRank(maxIter=6).vertices.keep("pagerank"),
             "personal": graph.pageRank(0.2, ids[0], maxIter=4).vertices.keep("personal"),
+            "several": graph.parallelPersonalizedPageRank(
+                0.2, ids[:2], maxIter=4).vertices.keep("several"),
         }
         vertices_in.insert([(v, n) for n, v in enumerate(ids)])
         there: list[tuple] = []
@@ -93,7 +96,11 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
                 rows = frame.at().collect()
                 assert {row["id"]: row["size"] for row in rows} == dict(zip(ids, range(9)))
                 answer = {row["id"]: row[-1] for row in rows}
-                if name in ("pagerank", "personal"):
+                if name == "several":
+                    for number, ranks in enumerate(wanted[name]):
+                        some = {v: ranks[number] for v, ranks in answer.items()}
+                        assert some == pytest.approx(ranks, abs=1e-6), step
+                elif name in ("pagerank", "personal"):
                     assert answer == pytest.approx(wanted[name], abs=1e-6), (name, step)
                 else:
                     assert answer == wanted[name], (name, step)
@@ -231,6 +238,8 @@ def test_mistakes_are_named(spark):
         (lambda: graph.pageRank(maxIter=3, tol=0.1), "either maxIter or tol"),
         (lambda: graph.pageRank(1.5, maxIter=3), "above 0 and below 1"),
         (lambda: graph.pageRank(tol=7), "above 0 and below 1"),
+        (lambda: graph.parallelPersonalizedPageRank(maxIter=2), "needs sourceIds"),
+        (lambda: graph.parallelPersonalizedPageRank(sourceIds=[1]), "maxIter"),
         (lambda: graph.shortestPaths([]), "landmarks"),
         (lambda: graph.triangleCount(algorithm="approx"), "exact"),
         (lambda: graph.connectedComponents(iterations=3), "no option 'iterations'"),

@@ -22,6 +22,7 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.edges import at_least_one
 from pyspark_diff.graphs.find import find
+from pyspark_diff.graphs.graph_ranks import ranks_by_source, ranks_of
 from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.paths import cycles, simple_paths
@@ -29,12 +30,6 @@ from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
 from pyspark_diff.graphs.triangles import triangles
 from pyspark_diff.spark.frames import column
-
-#: The number of units in rank 1. Ranks are whole numbers of units, so that sums do not depend on
-#: their order.
-RANK_UNIT = 1 << 40
-#: The least relative change of the sum of ranks that a vertex without an edge from it causes.
-_LOST = 1e-7
 
 
 class GraphDiff:
@@ -388,11 +383,7 @@ class GraphDiff:
         """
         if (maxIter is None) == (tol is None):
             raise SchemaError("pageRank needs either maxIter or tol. Pass one of them")
-        reset = float(resetProbability)
-        if not 0 < reset < 1:
-            raise SchemaError(
-                f"resetProbability is {resetProbability!r}. Pass a number above 0 and below 1"
-            )
+        reset = _reset_probability(resetProbability)
         if maxIter is None:
             if not isinstance(tol, (int, float)) or not 0 < tol < 1:
                 raise SchemaError(f"tol is {tol!r}. Pass a number above 0 and below 1")
@@ -400,53 +391,55 @@ class GraphDiff:
         else:
             rounds = at_least_one(maxIter, "maxIter")
         everyone = self._vertices.select("id").toDF("node").distinct()
-        starts = everyone if sourceId is None else everyone.where(F.col("node") == sourceId)
+        starts = everyone
         if sourceId is not None:
-            # With a missing source all ranks are zero, as in an empty graph.
-            number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
-            some = everyone.agg(F.count("*").alias("all")).where("all > 0")
-            checked = number.crossJoin(some.hint("broadcast")).assert_empty(
-                f"pageRank: no vertex has the id {sourceId!r} of sourceId")
-            # Without a dataflow the error comes from reading the checked collection.
-            nothing = checked.crossJoin(everyone.hint("broadcast")).select("node")
-            starts = starts.union(nothing)
-        ranks = self._ranks(everyone, starts, reset, rounds, sourceId is not None)
+            starts = everyone.where(F.col("node") == sourceId).union(_missing(everyone, sourceId))
+        ranks = ranks_of(everyone, self._ways(), starts, reset, rounds)
+        return self._ranked(self._with(ranks, "pagerank", F.lit(0.0)))
+
+    def parallelPersonalizedPageRank(
+        self, resetProbability: float = 0.15, sourceIds: Sequence[Any] | None = None,
+        maxIter: int | None = None,
+    ) -> GraphDiff:
+        """The graph with ``pageranks`` of each vertex, and ``weight`` of each edge.
+
+        Parameters
+        ----------
+        resetProbability : float
+            The probability of a jump, above 0 and below 1.
+        sourceIds : sequence of ids
+            The vertices that jumps lead to, each with ranks of its own.
+        maxIter : int
+            The number of rounds.
+
+        Notes
+        -----
+        The ranks are an array in the order of `sourceIds`; in GraphFrames they are a vector. Each
+        entry is the ``pagerank`` of `pageRank` with that vertex as its ``sourceId``.
+        """
+        reset = _reset_probability(resetProbability)
+        rounds = at_least_one(maxIter, "maxIter")
+        sources = list(sourceIds or ())
+        if not sources or len(set(sources)) < len(sources):
+            raise SchemaError(
+                "parallelPersonalizedPageRank needs sourceIds, each once. Pass the ids of some "
+                "vertices"
+            )
+        everyone = self._vertices.select("id").toDF("node").distinct()
+        for source in sources:
+            everyone = everyone.union(_missing(everyone, source))
+        ranks = ranks_by_source(everyone, self._ways(), sources, reset, rounds)
+        none = F.array(*[F.lit(0.0)] * len(sources))
+        return self._ranked(self._with(ranks, "pageranks", none))
+
+    def _ways(self) -> DiffFrame:
+        return self._edges.select("src", "dst").toDF("node", "other")
+
+    def _ranked(self, vertices: DiffFrame) -> GraphDiff:
+        """The graph with other vertices, and the weights of edges."""
         degrees = self.outDegrees.toDF("src", "weight_")
         edges = self._edges.join(degrees, "src").withColumn("weight", 1 / F.col("weight_"))
-        return GraphDiff(
-            self._with(ranks, "pagerank", F.lit(0.0)),
-            edges.select(*map(column, self._edges.columns), "weight"),
-        )
-
-    def _ranks(
-        self, everyone: DiffFrame, starts: DiffFrame, reset: float, rounds: int, personal: bool
-    ) -> DiffFrame:
-        """``node`` and ``rank`` after some rounds."""
-        arcs = self._edges.select("src", "dst").toDF("node", "other")
-        degrees = arcs.select("node").count().toDF("node", "degree")
-        jumps = starts.withColumn("share", F.lit(round(RANK_UNIT * reset)).cast("long"))
-        nothing = everyone.withColumn("share", F.lit(0).cast("long"))
-        first = starts.withColumn("rank", F.lit(RANK_UNIT).cast("long"))
-        share = F.floor(F.col("rank") * F.lit(1 - reset) / F.col("degree"))
-
-        def round_of(ranks: DiffFrame) -> DiffFrame:
-            leaving = ranks.join(degrees, "node").select("node", share.alias("share"))
-            arriving = leaving.join(arcs, "node").select("other", "share").toDF("node", "share")
-            shares = arriving.union(jumps).union(nothing)
-            return shares.groupBy("node").agg(F.sum("share").alias("rank"))
-
-        ranks = first.iterate(
-            round_of, max_iterations=rounds, on_limit="return", name="pagerank"
-        )
-        # The sum of all ranks is that of the starts, unless vertices without an edge from them lose
-        # some.
-        total = ranks.agg(F.sum("rank").alias("total")).crossJoin(
-            starts.agg(F.count("*").alias("wanted")).hint("broadcast"))
-        scale = F.col("wanted") * F.lit(float(RANK_UNIT)) / F.col("total")
-        scale = F.when(F.abs(scale - 1) < _LOST, F.lit(1.0)).otherwise(scale)
-        scales = total.select(scale.alias("scale"))
-        return ranks.crossJoin(scales.hint("broadcast")).select(
-            "node", (F.col("rank") / F.lit(float(RANK_UNIT)) * F.col("scale")).alias("rank"))
+        return GraphDiff(vertices, edges.select(*map(column, self._edges.columns), "weight"))
 
     def all_paths(
         self, from_expr: str | Column, to_expr: str | Column,
@@ -586,6 +579,27 @@ def _collection(
     if {"time", "diff"} <= set(table.columns):
         return DiffFrame(table)
     return DiffFrame(table.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
+
+
+def _reset_probability(value: Any) -> float:
+    reset = float(value)
+    if not 0 < reset < 1:
+        raise SchemaError(f"resetProbability is {value!r}. Pass a number above 0 and below 1")
+    return reset
+
+
+def _missing(everyone: DiffFrame, source: Any) -> DiffFrame:
+    """An empty collection of nodes, with the claim that a source is a vertex.
+
+    Without a dataflow the error comes from reading it.
+    """
+    # With a missing source all ranks are zero, as in an empty graph.
+    starts = everyone.where(F.col("node") == source)
+    number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
+    some = everyone.agg(F.count("*").alias("all")).where("all > 0")
+    checked = number.crossJoin(some.hint("broadcast")).assert_empty(
+        f"pageRank: no vertex has the id {source!r} of sourceId")
+    return checked.crossJoin(everyone.hint("broadcast")).select("node")
 
 
 def _packed(table: DiffFrame, name: str) -> Column:
