@@ -180,7 +180,7 @@ def test_paths_and_cycles_after_each_step(spark, kind):
             for row in going:
                 there.remove(row)
             flow.advance_to(step + 1)
-            found = {
+            actual = {
                 name: sorted(tuple(row) for row in frame.at().collect())
                 for name, frame in kept.items()
             }
@@ -196,10 +196,10 @@ def test_paths_and_cycles_after_each_step(spark, kind):
 
             low = {row[:2] for row in there if row[2] < 8}
             arcs = {row[:2] for row in there}
-            assert found["directed"] == paths(ids[:1], ids[3:5], low, 3), step
+            assert actual["directed"] == paths(ids[:1], ids[3:5], low, 3), step
             both = arcs | {(b, a) for a, b in arcs}
-            assert found["undirected"] == paths(ids[:2], ids[4:5], both, 5), step
-            assert found["cycles"] == sorted(
+            assert actual["undirected"] == paths(ids[:2], ids[4:5], both, 5), step
+            assert actual["cycles"] == sorted(
                 (some[0], [*some, some[0]]) for size in range(1, 6)
                 for some in itertools.permutations(ids[:5], size)
                 if all(pair in arcs for pair in zip(some, (*some[1:], some[0])))), step

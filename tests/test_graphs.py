@@ -219,11 +219,11 @@ def surfers(now: Standing, personal: Any = None, rounds: int = 3) -> Any:
         for i in range(k + 1):
             total += lost[i] / (unit * len(starts)) * (restarts[k - 1 - i] if i < k else 1)
         restarts.append(reset + (1 - reset) * total)
-    found = {(node, walks[-1][node] / (unit * len(starts))) for node in now.nodes}
+    result = {(node, walks[-1][node] / (unit * len(starts))) for node in now.nodes}
     for k in range(rounds):
         factor = restarts[rounds - 1 - k] / (unit * len(starts))
-        found = {(node, rank + walks[k][node] * factor) for node, rank in found}
-    return found
+        result = {(node, rank + walks[k][node] * factor) for node, rank in result}
+    return result
 
 
 def undirected(now: Standing) -> Standing:

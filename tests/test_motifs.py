@@ -263,18 +263,18 @@ def test_paths_and_edges_without_a_direction_step_by_step(spark, runner):
                     for row, times in matches(part, now, known(now, named)).items():
                         here = dict(zip(every, row))
                         expected[tuple(here.get(name) for name in frame.columns)] += times
-                found = Counter(
+                actual = Counter(
                     tuple(None if each is None else tuple(each) for each in row)
                     for row in frame.at().collect())
-                assert found == expected, (pattern, step)
+                assert actual == expected, (pattern, step)
 
 
 def test_the_columns_of_a_path(spark):
     edges = spark.createDataFrame([(1, 2, "x")], "src long, dst long, kind string")
-    found = graphs.find(edges, "(a)-[e*1..2]->(b)")
-    assert found.columns == ["a", "_e1", "_ab1", "_e2", "b"]
-    assert found.schema["_e2"].dataType == found.schema["_e1"].dataType
-    assert [tuple(row) for row in found.select("a.id", "_e1.kind", "_ab1").at(0).collect()] == [
+    paths = graphs.find(edges, "(a)-[e*1..2]->(b)")
+    assert paths.columns == ["a", "_e1", "_ab1", "_e2", "b"]
+    assert paths.schema["_e2"].dataType == paths.schema["_e1"].dataType
+    assert [tuple(row) for row in paths.select("a.id", "_e1.kind", "_ab1").at(0).collect()] == [
         (1, "x", None)]
 
 

@@ -107,8 +107,8 @@ def pagerank(
         lost    := sum of rank(u) over the nodes u without an edge from them
 
     The first part is only for nodes at which surfers start. networkx and Graphalytics compute the
-    same. GraphX scales the ranks once, after the last round, instead of adding the lost surfers in
-    each round: the ranks differ by about 1 % if some nodes have no edge from them.
+    same. GraphX scales the ranks once, after the last round, and adds no lost surfers. Its ranks
+    differ by about 1 % if some nodes have no edge from them.
 
     The loop moves surfers, 2**40 for each start, without those who restart or leave. They are whole
     numbers, and each share is rounded down, so ranks do not depend on earlier changes. Sums over

@@ -130,7 +130,7 @@ def connected(nodes: DiffFrame, arcs: DiffFrame) -> DiffFrame:
     labels, links = _contracted(own_labels(nodes), arcs)
     own = links.select("node").distinct().withColumn("label", F.col("node"))
     merged = smallest_labels(own, links, MERGED_ROUNDS).toDF("label", "merged")
-    # Each label with its smallest node, and the label that stands for its component.
+    # Each label with its smallest node, and the smallest label of its component.
     names = labels.top_k(1, "node", per="label").toDF("name", "label")
     names = names.join(merged, "label", "left").select(
         "label", "name", F.coalesce("merged", "label").alias("merged"))
@@ -145,8 +145,8 @@ def _contracted(labels: DiffFrame, arcs: DiffFrame) -> tuple[DiffFrame, DiffFram
     with Loop(_ENTERED + REACH, on_limit="return", name="near_labels") as loop:
         before, after = _spread(loop, labels, arcs)
     near = loop.leave(after)
-    # Of two neighbours with different labels, the one with the smaller label took it in the last
-    # round: the other one has no larger label than the first one before that round.
+    # If two neighbours have different labels, the smaller label is new at its node: the neighbour
+    # would have taken an older one in the last round.
     changed = near.concat(loop.leave(before).negate()).distinct()
     sent = changed.join(arcs, "node").select("other", "label").toDF("node", "from")
     pairs = sent.join(near, "node").where(F.col("from") != F.col("label"))
