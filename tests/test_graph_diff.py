@@ -263,6 +263,12 @@ def test_an_invalid_graph_fails_the_step(spark, vertices, edges, words):
         edges_in.insert(edges)
         with pytest.raises(AssertionFailedError, match=words):
             flow.advance_to(1)
+    fixed_graph = GraphDiff(
+        spark.createDataFrame(vertices, "id long"),
+        spark.createDataFrame(edges, "src long, dst long"))
+    with pytest.raises(AssertionFailedError, match=words):
+        fixed_graph.validate()
+    fixed_graph.filterVertices("id > 1").validate()
 
 
 def test_a_source_that_is_no_vertex_fails_the_step(spark):

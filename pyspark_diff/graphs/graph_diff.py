@@ -217,13 +217,17 @@ class GraphDiff:
 
         Notes
         -----
-        The method adds claims to the dataflow. GraphFrames checks once, at the call.
+        The method adds claims to the dataflow. Without a dataflow it checks all times at once, at
+        the call, as GraphFrames does.
         """
         twice = self._vertices.groupBy("id").count().where("count > 1")
-        twice.assert_empty("a vertex is there twice")
+        checks = [twice.assert_empty("a vertex is there twice")]
         if check_vertices:
             missing = self._ends().toDF("id").distinct().join(self._vertices, "id", "left_anti")
-            missing.assert_empty("an end of an edge is no vertex")
+            checks.append(missing.assert_empty("an end of an edge is no vertex"))
+        for check in checks:
+            if check._collection.flow is None:
+                check.to_df().collect()
 
     def find(self, pattern: str) -> DiffFrame:
         """All matches of a motif: see `pyspark_diff.graphs.find`."""
