@@ -53,7 +53,9 @@ class GraphDiff:
     A plain Spark frame is a constant: it is the same at all times.
 
     The class lacks ``bfs`` with columns for each length of a path (see `pyspark_diff.graphs.bfs`),
-    sketches, random walks, SVD++ and power iteration clustering.
+    ``pregel`` (see `pyspark_diff.graphs.pregel`), ``neighborhood_aware_cdlp``,
+    ``aggregate_neighbors``, sketches, random walks, SVD++ and power iteration clustering. Nothing
+    is cached, so there is no ``cache``.
 
     Source: GraphFrames, https://graphframes.io
 
@@ -207,7 +209,7 @@ class GraphDiff:
         edges = _turned(_turned(self._edges))
         return GraphDiff(self._vertices, edges.union(_turned(self._edges)))
 
-    def validate(self, check_vertices: bool = True) -> None:
+    def validate(self, check_vertices: bool = True, **options: Any) -> None:
         """Fail each step after which a vertex occurs twice, or an end of an edge is no vertex.
 
         Parameters
@@ -220,6 +222,7 @@ class GraphDiff:
         The method adds claims to the dataflow. Without a dataflow it checks all times at once, at
         the call, as GraphFrames does.
         """
+        _check_options(options, "validate", {"intermediate_storage_level"})
         twice = self._vertices.groupBy("id").count().where("count > 1")
         checks = [twice.assert_empty("a vertex is there twice")]
         if check_vertices:

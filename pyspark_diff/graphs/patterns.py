@@ -176,9 +176,9 @@ class _Parser:
             return self._ways(*(back if backwards else there), edge, hops, begin)
         names = (None, None) if edge is None else (f"{edge}1", f"{edge}2")
         return [
-            one + other
-            for one in self._ways(*there, names[0], hops, begin)
-            for other in self._ways(*back, names[1], hops, begin)
+            outgoing + incoming
+            for outgoing in self._ways(*there, names[0], hops, begin)
+            for incoming in self._ways(*back, names[1], hops, begin)
         ]
 
     def _hops(self) -> tuple[int, int] | None:
