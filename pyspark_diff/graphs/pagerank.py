@@ -232,7 +232,7 @@ def _walks(edges: DiffFrame, starts: DiffFrame, rounds: int, reset: float) -> Di
     def further(walks: DiffFrame) -> DiffFrame:
         leaving = walks.where(F.col("round") < rounds).join(degrees, "node").select(
             "node", (F.col("round") + 1).alias("round"), share.alias("surfers"))
-        arriving = leaving.where("surfers > 0").join(arcs, "node").select(
+        arriving = leaving.where(F.col("surfers") > 0).join(arcs, "node").select(
             "other", "round", "surfers").toDF("node", "round", "surfers")
         return begun.union(
             arriving.groupBy("node", "round").agg(F.sum("surfers").alias("surfers")))
