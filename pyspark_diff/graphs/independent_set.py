@@ -50,11 +50,11 @@ def maximal_independent_set(
     Examples
     --------
     >>> from pyspark_diff.graphs import maximal_independent_set
-    >>> rows = [(0, n, 0, 1) for n in (1, 2, 3)] + [(0, 1, 5, -1)]
+    >>> rows = [(0, n, time, diff) for n in (1, 2, 3) for time, diff in ((0, 1), (5, -1))]
     >>> edges = spark.createDataFrame(rows, "src long, dst long, time int, diff int")
     >>> chosen = maximal_independent_set(edges, [0, 1, 2, 3])
     >>> [sorted(row.node for row in chosen.at(time).collect()) for time in (0, 5)]
-    [[0], [0, 1]]
+    [[1, 2, 3], [0, 1, 2, 3]]
     """
     listed, all_nodes = graph_of(edges, nodes, src=src, dst=dst)
     labels = own_labels(all_nodes)
