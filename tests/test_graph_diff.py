@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -53,6 +54,7 @@ def expected(ids, edges):
         "kcore": nx.core_number(plain),
         "pagerank": ranks_of(ids, edges, 0.15, 6),
         "personal": ranks_of(ids, edges, 0.2, 4, ids[0]),
+        "several": [ranks_of(ids, edges, 0.2, 4, source) for source in ids[:2]],
     }
 
 
@@ -72,6 +74,8 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
             "kcore": graph.k_core().keep("kcore"),
             "pagerank": graph.pageRank(maxIter=6).vertices.keep("pagerank"),
             "personal": graph.pageRank(0.2, ids[0], maxIter=4).vertices.keep("personal"),
+            "several": graph.parallelPersonalizedPageRank(
+                0.2, ids[:2], maxIter=4).vertices.keep("several"),
         }
         vertices_in.insert([(v, n) for n, v in enumerate(ids)])
         there: list[tuple] = []
@@ -92,7 +96,11 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
                 rows = frame.at().collect()
                 assert {row["id"]: row["size"] for row in rows} == dict(zip(ids, range(9)))
                 answer = {row["id"]: row[-1] for row in rows}
-                if name in ("pagerank", "personal"):
+                if name == "several":
+                    for number, ranks in enumerate(wanted[name]):
+                        some = {v: ranks[number] for v, ranks in answer.items()}
+                        assert some == pytest.approx(ranks, abs=1e-6), step
+                elif name in ("pagerank", "personal"):
                     assert answer == pytest.approx(wanted[name], abs=1e-6), (name, step)
                 else:
                     assert answer == wanted[name], (name, step)
@@ -123,6 +131,8 @@ def test_degrees_have_the_columns_of_graphframes(spark):
     assert rows(typed) == [(1, (1, 1)), (2, (2, 0))]
     assert typed.schema["outDegrees"].dataType.names == ["x", "y"]
     assert rows(graph.type_in_degree("kind", ["x"])) == [(2, (2,)), (9, (1,))]
+    assert graph.type_degree("kind", ["x"]).columns == ["id", "degrees"]
+    assert rows(graph.type_degree("kind", ["x", "y"])) == [(1, (1, 1)), (2, (4, 1)), (9, (1, 0))]
 
 
 def test_parts_of_a_graph(spark):
@@ -141,6 +151,58 @@ def test_parts_of_a_graph(spark):
     assert rows(graph.labelPropagation(2).select("id", "label"))[2] == (3, 3)
     assert rows(graph.pageRank(tol=0.01).edges.select("src", "dst", "weight"))[0] == (1, 2, 0.5)
     assert graph.pageRank(maxIter=1).edges.columns == ["src", "dst", "kind", "weight"]
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_paths_and_cycles_after_each_step(spark, kind):
+    """With parallel edges, self-loops, an end that is no vertex, and an edge that moves twice."""
+    ids, chance = IDS[kind][:6], random.Random(7)
+    vertices = spark.createDataFrame([(v, n) for n, v in enumerate(ids[:5])], f"id {kind}, n int")
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        edges, session = flow.input("edges", f"src {kind}, dst {kind}, `a.b` int")
+        graph = GraphDiff(vertices, edges)
+        kept = {
+            "directed": graph.all_paths("n = 0", "n > 2", "`a.b` < 8", max_path_length=3),
+            "undirected": graph.all_paths(F.col("n") < 2, F.col("N") == 4, is_directed=False),
+            "cycles": graph.detectingCycles(use_local_checkpoints=True),
+        }
+        assert kept["directed"].columns == ["path", "len"]
+        assert kept["cycles"].columns == ["id", "found_cycles"]
+        kept = {name: frame.keep(name) for name, frame in kept.items()}
+        there: list[tuple] = []
+        for step in range(3):
+            going = chance.sample(there, 3) if step else []
+            coming = [(chance.choice(ids), chance.choice(ids), n) for n in range(4 if step else 10)]
+            coming += going[:1]
+            session.insert(coming)
+            session.remove(going)
+            there += coming
+            for row in going:
+                there.remove(row)
+            flow.advance_to(step + 1)
+            actual = {
+                name: sorted(tuple(row) for row in frame.at().collect())
+                for name, frame in kept.items()
+            }
+
+            def paths(starts, ends, arcs, most):
+                lists = [
+                    list(some) for size in range(2, most + 2)
+                    for some in itertools.permutations(ids[:5], size)
+                    if some[0] in starts and some[-1] in ends
+                    and all(pair in arcs for pair in zip(some, some[1:]))
+                ]
+                return sorted((some, len(some) - 1) for some in lists)
+
+            low = {row[:2] for row in there if row[2] < 8}
+            arcs = {row[:2] for row in there}
+            assert actual["directed"] == paths(ids[:1], ids[3:5], low, 3), step
+            both = arcs | {(b, a) for a, b in arcs}
+            assert actual["undirected"] == paths(ids[:2], ids[4:5], both, 5), step
+            assert actual["cycles"] == sorted(
+                (some[0], [*some, some[0]]) for size in range(1, 6)
+                for some in itertools.permutations(ids[:5], size)
+                if all(pair in arcs for pair in zip(some, (*some[1:], some[0])))), step
 
 
 def test_messages_are_aggregated(spark):
@@ -176,6 +238,8 @@ def test_mistakes_are_named(spark):
         (lambda: graph.pageRank(maxIter=3, tol=0.1), "either maxIter or tol"),
         (lambda: graph.pageRank(1.5, maxIter=3), "above 0 and below 1"),
         (lambda: graph.pageRank(tol=7), "above 0 and below 1"),
+        (lambda: graph.parallelPersonalizedPageRank(maxIter=2), "needs sourceIds"),
+        (lambda: graph.parallelPersonalizedPageRank(sourceIds=[1]), "maxIter"),
         (lambda: graph.shortestPaths([]), "landmarks"),
         (lambda: graph.triangleCount(algorithm="approx"), "exact"),
         (lambda: graph.connectedComponents(iterations=3), "no option 'iterations'"),
@@ -199,6 +263,12 @@ def test_an_invalid_graph_fails_the_step(spark, vertices, edges, words):
         edges_in.insert(edges)
         with pytest.raises(AssertionFailedError, match=words):
             flow.advance_to(1)
+    fixed_graph = GraphDiff(
+        spark.createDataFrame(vertices, "id long"),
+        spark.createDataFrame(edges, "src long, dst long"))
+    with pytest.raises(AssertionFailedError, match=words):
+        fixed_graph.validate()
+    fixed_graph.filterVertices("id > 1").validate()
 
 
 def test_a_source_that_is_no_vertex_fails_the_step(spark):
@@ -210,3 +280,6 @@ def test_a_source_that_is_no_vertex_fails_the_step(spark):
         vertices_in.insert([(1,)])
         with pytest.raises(AssertionFailedError, match="no vertex has the id 7"):
             flow.advance_to(2)
+    whole = fixed(spark, EDGES).pageRank(sourceId=7, maxIter=2).vertices
+    with pytest.raises(AssertionFailedError, match="no vertex has the id 7"):
+        whole.at(0).collect()

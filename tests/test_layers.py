@@ -78,10 +78,10 @@ ROOMS: dict[str, frozenset[str]] = {
         "reading row_wise session_windows sliding tables windows".split()
     ),
     "graphs": frozenset(
-        "bfs clustering connected_components degrees edges find graph_diff k_core "
-        "label_propagation neighbours pagerank patterns pregel propagation reachability "
-        "shortest_paths "
-        "strongly_connected_components transitive_closure triangles".split()
+        "bfs clustering connected_components degrees edges find graph_diff graph_ranks "
+        "independent_set k_core label_propagation neighbours pagerank paths patterns pregel "
+        "propagation reachability shortest_paths strongly_connected_components "
+        "transitive_closure triangles".split()
     ),
     "sources": frozenset(
         "delta files iceberg inbox logs snapshots streams tables versioned".split()

@@ -208,6 +208,76 @@ def test_at_every_time_of_a_history(spark):
         assert Counter({row: n for row, n in sums.items() if n}) == expected, at
 
 
+#: Patterns with alternatives or several edges in a term, and the directed patterns of each.
+LONGER = {
+    "(a)-[e]-(b)": ["(a)-[e]->(b)", "(b)-[e]->(a)"],
+    "(a)-[]-(b); (b)-[f]->(c)": [
+        "(a)-[]->(b); (b)-[f]->(c)", "(b)-[]->(a); (b)-[f]->(c)"],
+    "(a)-[e]-()": ["(a)-[e]->()", "()-[e]->(a)"],
+    "(a)<-[e]->(b)": ["(a)-[e1]->(b); (b)-[e2]->(a)"],
+    "(a)<-[]->(b); !(b)-[]->(b)": ["(a)-[]->(b); (b)-[]->(a); !(b)-[]->(b)"],
+    "(a)-[*2]->(b)": ["(a)-[]->(_ab1); (_ab1)-[]->(b)"],
+    "(a)<-[e*2]-(b)": ["(b)-[_e1]->(_ba1); (_ba1)-[_e2]->(a)"],
+    "(a)-[e*1..3]->(b)": [
+        "(a)-[_e1]->(_ab1); (_ab1)-[_e2]->(_ab2); (_ab2)-[_e3]->(b)",
+        "(a)-[_e1]->(_ab1); (_ab1)-[_e2]->(b)", "(a)-[_e1]->(b)"],
+    "(u)-[e*1..2]-(v)": [
+        "(u)-[_e1]->(_uv1); (_uv1)-[_e2]->(v)", "(u)-[_e1]->(v)",
+        "(v)-[_e1]->(_vu1); (_vu1)-[_e2]->(u)", "(v)-[_e1]->(u)"],
+    "(a)-[x]->(b); (b)-[*1..2]->(a); !(a)-[]-(c)": [
+        "(a)-[x]->(b); (b)-[]->(_ba1); (_ba1)-[]->(a); !(a)-[]->(c); !(c)-[]->(a)",
+        "(a)-[x]->(b); (b)-[]->(a); !(a)-[]->(c); !(c)-[]->(a)"],
+    "()-[*2]->(b)": ["()-[]->(_b1); (_b1)-[]->(b)"],
+}
+
+
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
+def test_paths_and_edges_without_a_direction_step_by_step(spark, runner):
+    """Edges go and come back in one step, and some of them are there twice."""
+    states = history(11)[:3]
+    edges_before: Counter[Any] = Counter()
+    nodes_before: Counter[Any] = Counter()
+    with Dataflow(spark, runner=runner, buckets=2) as flow:
+        edges, edges_in = flow.input("edges", "src long, dst long, `a.b` string")
+        vertices, vertices_in = flow.input("vertices", "id long, Name string")
+        graph = SimpleNamespace(vertices=vertices, edges=edges)
+        few = list(LONGER) if runner == "local" else ["(u)-[e*1..2]-(v)", "(a)<-[e]->(b)"]
+        kept = {
+            pattern: graphs.find(graph, pattern).keep(f"m{number}")
+            for number, pattern in enumerate(few)
+        }
+        for step, (now, named) in enumerate(states):
+            people = Counter(named.items())
+            edges_in.insert(list((now - edges_before).elements()))
+            edges_in.remove(list((edges_before - now).elements()))
+            edges_in.remove(list(now)[:1])
+            edges_in.insert(list(now)[:1])
+            vertices_in.insert(list((people - nodes_before).elements()))
+            vertices_in.remove(list((nodes_before - people).elements()))
+            edges_before, nodes_before = Counter(now), people
+            flow.advance_to(step + 1)
+            for pattern, frame in kept.items():
+                expected: Counter[Any] = Counter()
+                for part in LONGER[pattern]:
+                    every, _ = names_of(part)
+                    for row, times in matches(part, now, known(now, named)).items():
+                        here = dict(zip(every, row))
+                        expected[tuple(here.get(name) for name in frame.columns)] += times
+                actual = Counter(
+                    tuple(None if each is None else tuple(each) for each in row)
+                    for row in frame.at().collect())
+                assert actual == expected, (pattern, step)
+
+
+def test_the_columns_of_a_path(spark):
+    edges = spark.createDataFrame([(1, 2, "x")], "src long, dst long, kind string")
+    paths = graphs.find(edges, "(a)-[e*1..2]->(b)")
+    assert paths.columns == ["a", "_e1", "_ab1", "_e2", "b"]
+    assert paths.schema["_e2"].dataType == paths.schema["_e1"].dataType
+    assert [tuple(row) for row in paths.select("a.id", "_e1.kind", "_ab1").at(0).collect()] == [
+        (1, "x", None)]
+
+
 def test_circles_of_three_are_networkxs(spark):
     graph = nx.gnp_random_graph(12, 0.3, seed=3, directed=True)
     edges = spark.createDataFrame(list(graph.edges), "src long, dst long")
@@ -250,8 +320,20 @@ WRONG = {
     "(a);\n()": (6, "alone"),
     "(a);": (5, r"expected '\('"),
     "(a) (b)": (5, "';' or the end"),
-    "(a)-[]-(b)": (7, "'->'"),
-    "(a)-[e*2]->(b)": (7, r"'\]'"),
+    "(a)-[]=(b)": (7, "'->'"),
+    "(a)-[e*]->(b)": (8, "number of hops"),
+    "(a)-[e*0]->(b)": (7, "at least 1"),
+    "(a)-[*3..2]->(b)": (6, "goes up"),
+    "(a)-[*1..]->(b)": (10, "number of hops"),
+    "(a)-[*33]->(b)": (6, "at most 32"),
+    "!(a)-[*2]->(b)": (7, "one hop"),
+    "!(a)<-[]->(b)": (2, "one direction"),
+    "(a)<-[e*2]->(b)": (7, "no name: write"),
+    "(a)-[*2]->(bc); (ab)-[*2]->(c)": (23, "'_abc1' is a node between two pairs"),
+    "(a)-[*1..9]->(b); (c)-[*1..9]->(d)": (1, "81 combinations"),
+    "(a)-[*2]->(b); (_ab1)": (17, "between others"),
+    "(_ab1); (a)-[*2]->(b)": (14, "another node"),
+    "(e1)-[x]->(b); (b)<-[e]->(c)": (22, "a node and of an edge"),
     "(__a)": (2, "are reserved"),
     "(ä)": (2, r"'\)'"),
 }

@@ -18,6 +18,7 @@ from pyspark_diff.graphs.degrees import degrees
 from pyspark_diff.graphs.edges import edges_of, nodes_of
 from pyspark_diff.graphs.find import find
 from pyspark_diff.graphs.graph_diff import GraphDiff
+from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.k_core import k_core, k_core_nodes
 from pyspark_diff.graphs.label_propagation import label_propagation
 from pyspark_diff.graphs.pagerank import pagerank
@@ -39,6 +40,7 @@ __all__ = [
     "k_core_nodes",
     "label_propagation",
     "local_clustering",
+    "maximal_independent_set",
     "nodes_of",
     "pagerank",
     "pregel",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import GraphParts, parts_of
@@ -24,6 +25,11 @@ def find(
     ``[]`` without a name have to match, and the result does not have them. ``!(a)-[]->(b)`` means
     that the edge does not exist.
 
+    The term ``(a)-[e]-(b)`` is an edge in any direction, and a self-loop matches in both. The term
+    ``(a)<-[e]->(b)`` is two edges, ``e1`` from `a` to `b` and ``e2`` back. The term
+    ``(a)-[e*2]->(b)`` is a path of two edges ``_e1`` and ``_e2`` over the node ``_ab1``, and
+    ``(a)-[e*1..3]->(b)`` a path of one to three edges.
+
     Parameters
     ----------
     edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
@@ -41,8 +47,9 @@ def find(
         A row for each match, and a column for each name of the pattern, in the order of their first
         use. A node is a struct of ``id`` and the other columns of the vertices, or of `nodes` if
         the graph has no vertices. The other columns are null for a node that is an end of an edge
-        and no vertex. An edge is a struct of ``src``, ``dst`` and its other columns. A name that
-        only negated terms have is each node of the graph for which the terms are true.
+        and no vertex. A name of a longer path is null in the matches of shorter ones. An edge is a
+        struct of ``src``, ``dst`` and its other columns. A name that only negated terms have is
+        each node of the graph for which the terms are true.
 
     Raises
     ------
@@ -59,8 +66,12 @@ def find(
     pairs with all nodes. Write further conditions as `where` on the result, such as
     ``where("a.id < b.id")``; apply conditions on edges alone to the edges before.
 
-    The language lacks GraphFrames' undirected edges ``(a)-[]-(b)`` and edges of several hops
-    ``(a)-[e*2]->(b)``. For an ``id`` as a key write ``select(F.col("a.id").alias("node"))``.
+    A term without a direction, and each length of a path, have matches of their own: the program
+    has the product of them as branches, at most 64. Two paths between the same nodes share the
+    nodes between, as these have the same names. The language is that of GraphFrames 0.12. It also
+    allows ranges of hops next to other terms, and refuses negated paths. The columns ``_pattern``
+    and ``_direction`` of GraphFrames are left out. For an ``id`` as a key write
+    ``select(F.col("a.id").alias("node"))``.
     One changed edge of 100k between 10k nodes (the pattern below) takes about 39 ms on two cores,
     1/32 of loading them.
     Source: Dave, Jindal, Li, Xin, Gonzalez, Zaharia, "GraphFrames: an integrated API for mixing
@@ -83,7 +94,13 @@ def find(
     """
     motif = parsed(pattern)
     graph = parts_of(edges, nodes, src=src, dst=dst)
-    rest = [term for term in motif.terms if not term.negated]
+    branches = [_matches(motif, terms, graph) for terms in motif.branches]
+    return branches[0].concat(*branches[1:]) if len(branches) > 1 else branches[0]
+
+
+def _matches(motif: Motif, terms: tuple[EdgeTerm, ...], graph: GraphParts) -> DiffFrame:
+    """The matches of a branch."""
+    rest = [term for term in terms if not term.negated]
     matches: DiffFrame | None = None
     ends: dict[str, tuple[str, str]] = {}
     while rest:
@@ -94,16 +111,18 @@ def find(
         if term.edge is not None:
             ends[term.edge] = ends_of_edge
         matches = piece if matches is None else _joined(matches, piece, term.nodes)
-    for name in motif.nodes:
+    used = {name for term in terms for name in term.nodes}
+    nodes = [name for name in motif.nodes if name in used or name not in motif.between]
+    for name in nodes:
         if matches is None:
             matches = graph.nodes.toDF(name)
         elif name not in matches.columns:
             matches = _joined(matches, graph.nodes.toDF(name), ())
     assert matches is not None  # every pattern has a name
-    for term in motif.terms:
+    for term in terms:
         if term.negated:
             matches = matches.antijoin(_piece(term, graph)[0], list(term.nodes))
-    return _shown(matches, motif, graph, ends)
+    return _shown(matches, motif, nodes, graph, ends)
 
 
 def _piece(term: EdgeTerm, graph: GraphParts) -> tuple[DiffFrame, tuple[str, str]]:
@@ -136,19 +155,27 @@ def _joined(matches: DiffFrame, piece: DiffFrame, nodes: tuple[str, ...]) -> Dif
 
 
 def _shown(
-    matches: DiffFrame, motif: Motif, graph: GraphParts, ends: dict[str, tuple[str, str]]
+    matches: DiffFrame, motif: Motif, nodes: Sequence[str], graph: GraphParts,
+    ends: dict[str, tuple[str, str]],
 ) -> DiffFrame:
-    """The matches with a struct for each name."""
+    """The matches with a struct for each name; null for a name that the branch does not have."""
     if graph.node_attributes:
-        for name in motif.nodes:
+        for name in nodes:
             more = (f"{name}{attribute}" for attribute in graph.node_attributes)
             matches = matches.join(graph.vertices.toDF(name, *more), name)
 
     def struct(name: str) -> Column:
         if name in motif.nodes:
-            fields, more = {"id": name}, graph.node_attributes
+            fields, more, table = {"id": name}, graph.node_attributes, graph.vertices
+            kinds = {"id": "node"}
         else:
-            fields, more = dict(zip(("src", "dst"), ends[name])), graph.edge_attributes
+            fields = dict(zip(("src", "dst"), ends.get(name, ("", ""))))
+            more, table, kinds = graph.edge_attributes, graph.edges, {"src": "src", "dst": "dst"}
+        kinds.update({attribute[1:]: attribute for attribute in more})
+        if name not in nodes and name not in ends:
+            kind = T.StructType([
+                T.StructField(field, table.schema[at].dataType) for field, at in kinds.items()])
+            return F.lit(None).cast(kind).alias(name)
         fields.update({attribute[1:]: f"{name}{attribute}" for attribute in more})
         return F.struct(*(column(at).alias(field) for field, at in fields.items())).alias(name)
 

@@ -22,17 +22,14 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.edges import at_least_one
 from pyspark_diff.graphs.find import find
+from pyspark_diff.graphs.graph_ranks import ranks_by_source, ranks_of
+from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.paths import cycles, simple_paths
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
 from pyspark_diff.graphs.triangles import triangles
 from pyspark_diff.spark.frames import column
-
-#: The number of units in rank 1. Ranks are whole numbers of units, so that sums do not depend on
-#: their order.
-RANK_UNIT = 1 << 40
-#: The least relative change of the sum of ranks that a vertex without an edge from it causes.
-_LOST = 1e-7
 
 
 class GraphDiff:
@@ -56,7 +53,9 @@ class GraphDiff:
     A plain Spark frame is a constant: it is the same at all times.
 
     The class lacks ``bfs`` with columns for each length of a path (see `pyspark_diff.graphs.bfs`),
-    sketches, random walks, SVD++ and power iteration clustering.
+    ``pregel`` (see `pyspark_diff.graphs.pregel`), ``neighborhood_aware_cdlp``,
+    ``aggregate_neighbors``, sketches, random walks, SVD++ and power iteration clustering. Nothing
+    is cached, so there is no ``cache``.
 
     Source: GraphFrames, https://graphframes.io
 
@@ -152,6 +151,15 @@ class GraphDiff:
         """``id`` and ``inDegrees``: a struct of the number of edges of each type to a vertex."""
         return self._by_type("dst", edge_type_col, edge_types, "inDegrees")
 
+    def type_degree(
+        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
+    ) -> DiffFrame:
+        """``id`` and ``degrees``: a struct of the number of edges of each type at a vertex.
+
+        A self-loop counts twice.
+        """
+        return self.as_undirected()._by_type("src", edge_type_col, edge_types, "degrees")
+
     def _by_type(
         self, end: str, name: str, types: Sequence[Any] | None, result: str
     ) -> DiffFrame:
@@ -201,7 +209,7 @@ class GraphDiff:
         edges = _turned(_turned(self._edges))
         return GraphDiff(self._vertices, edges.union(_turned(self._edges)))
 
-    def validate(self, check_vertices: bool = True) -> None:
+    def validate(self, check_vertices: bool = True, **options: Any) -> None:
         """Fail each step after which a vertex occurs twice, or an end of an edge is no vertex.
 
         Parameters
@@ -211,13 +219,18 @@ class GraphDiff:
 
         Notes
         -----
-        The method adds claims to the dataflow. GraphFrames checks once, at the call.
+        The method adds claims to the dataflow. Without a dataflow it checks all times at once, at
+        the call, as GraphFrames does.
         """
+        _check_options(options, "validate", {"intermediate_storage_level"})
         twice = self._vertices.groupBy("id").count().where("count > 1")
-        twice.assert_empty("a vertex is there twice")
+        checks = [twice.assert_empty("a vertex is there twice")]
         if check_vertices:
             missing = self._ends().toDF("id").distinct().join(self._vertices, "id", "left_anti")
-            missing.assert_empty("an end of an edge is no vertex")
+            checks.append(missing.assert_empty("an end of an edge is no vertex"))
+        for check in checks:
+            if check._collection.flow is None:
+                check.to_df().collect()
 
     def find(self, pattern: str) -> DiffFrame:
         """All matches of a motif: see `pyspark_diff.graphs.find`."""
@@ -329,6 +342,23 @@ class GraphDiff:
         cores = start.iterate(round_of, name="k_core")
         return self._with(cores, "kcore", F.lit(0).cast("long"))
 
+    def maximal_independent_set(self, seed: int = 42, **options: Any) -> DiffFrame:
+        """The ``id`` of each vertex in a maximal independent set.
+
+        No edge is between two of them, and every other vertex has an edge to one of them. The set
+        depends on the graph alone.
+
+        Parameters
+        ----------
+        seed : int
+            No effect, as the order of vertices depends on their ids.
+        """
+        _check_options(options, "maximal_independent_set", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        chosen = maximal_independent_set(self._plain()).toDF("id")
+        return self._vertices.select("id").distinct().join(chosen, "id", "left_semi")
+
     def pageRank(
         self, resetProbability: float = 0.15, sourceId: Any = None, maxIter: int | None = None,
         tol: float | None = None,
@@ -360,11 +390,7 @@ class GraphDiff:
         """
         if (maxIter is None) == (tol is None):
             raise SchemaError("pageRank needs either maxIter or tol. Pass one of them")
-        reset = float(resetProbability)
-        if not 0 < reset < 1:
-            raise SchemaError(
-                f"resetProbability is {resetProbability!r}. Pass a number above 0 and below 1"
-            )
+        reset = _reset_probability(resetProbability)
         if maxIter is None:
             if not isinstance(tol, (int, float)) or not 0 < tol < 1:
                 raise SchemaError(f"tol is {tol!r}. Pass a number above 0 and below 1")
@@ -372,50 +398,113 @@ class GraphDiff:
         else:
             rounds = at_least_one(maxIter, "maxIter")
         everyone = self._vertices.select("id").toDF("node").distinct()
-        starts = everyone if sourceId is None else everyone.where(F.col("node") == sourceId)
+        starts = everyone
         if sourceId is not None:
-            # With a missing source all ranks are zero, as in an empty graph.
-            number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
-            some = everyone.agg(F.count("*").alias("all")).where("all > 0")
-            number.crossJoin(some.hint("broadcast")).assert_empty(
-                f"pageRank: no vertex has the id {sourceId!r} of sourceId")
-        ranks = self._ranks(everyone, starts, reset, rounds, sourceId is not None)
+            starts = everyone.where(F.col("node") == sourceId).union(_missing(everyone, sourceId))
+        ranks = ranks_of(everyone, self._ways(), starts, reset, rounds)
+        return self._ranked(self._with(ranks, "pagerank", F.lit(0.0)))
+
+    def parallelPersonalizedPageRank(
+        self, resetProbability: float = 0.15, sourceIds: Sequence[Any] | None = None,
+        maxIter: int | None = None,
+    ) -> GraphDiff:
+        """The graph with ``pageranks`` of each vertex, and ``weight`` of each edge.
+
+        Parameters
+        ----------
+        resetProbability : float
+            The probability of a jump, above 0 and below 1.
+        sourceIds : sequence of ids
+            The vertices that jumps lead to, each with ranks of its own.
+        maxIter : int
+            The number of rounds.
+
+        Notes
+        -----
+        The ranks are an array in the order of `sourceIds`; in GraphFrames they are a vector. Each
+        entry is the ``pagerank`` of `pageRank` with that vertex as its ``sourceId``.
+        """
+        reset = _reset_probability(resetProbability)
+        rounds = at_least_one(maxIter, "maxIter")
+        sources = list(sourceIds or ())
+        if not sources or len(set(sources)) < len(sources):
+            raise SchemaError(
+                "parallelPersonalizedPageRank needs sourceIds, each once. Pass the ids of some "
+                "vertices"
+            )
+        everyone = self._vertices.select("id").toDF("node").distinct()
+        for source in sources:
+            everyone = everyone.union(_missing(everyone, source))
+        ranks = ranks_by_source(everyone, self._ways(), sources, reset, rounds)
+        none = F.array(*[F.lit(0.0)] * len(sources))
+        return self._ranked(self._with(ranks, "pageranks", none))
+
+    def _ways(self) -> DiffFrame:
+        return self._edges.select("src", "dst").toDF("node", "other")
+
+    def _ranked(self, vertices: DiffFrame) -> GraphDiff:
+        """The graph with other vertices, and the weights of edges."""
         degrees = self.outDegrees.toDF("src", "weight_")
         edges = self._edges.join(degrees, "src").withColumn("weight", 1 / F.col("weight_"))
-        return GraphDiff(
-            self._with(ranks, "pagerank", F.lit(0.0)),
-            edges.select(*map(column, self._edges.columns), "weight"),
-        )
+        return GraphDiff(vertices, edges.select(*map(column, self._edges.columns), "weight"))
 
-    def _ranks(
-        self, everyone: DiffFrame, starts: DiffFrame, reset: float, rounds: int, personal: bool
+    def all_paths(
+        self, from_expr: str | Column, to_expr: str | Column,
+        edge_filter: str | Column | None = None, max_path_length: int = 5,
+        is_directed: bool = True, **options: Any,
     ) -> DiffFrame:
-        """``node`` and ``rank`` after some rounds."""
-        arcs = self._edges.select("src", "dst").toDF("node", "other")
-        degrees = arcs.select("node").count().toDF("node", "degree")
-        jumps = starts.withColumn("share", F.lit(round(RANK_UNIT * reset)).cast("long"))
-        nothing = everyone.withColumn("share", F.lit(0).cast("long"))
-        first = starts.withColumn("rank", F.lit(RANK_UNIT).cast("long"))
-        share = F.floor(F.col("rank") * F.lit(1 - reset) / F.col("degree"))
+        """All paths between vertices that visit no vertex twice: ``path`` and ``len``.
 
-        def round_of(ranks: DiffFrame) -> DiffFrame:
-            leaving = ranks.join(degrees, "node").select("node", share.alias("share"))
-            arriving = leaving.join(arcs, "node").select("other", "share").toDF("node", "share")
-            shares = arriving.union(jumps).union(nothing)
-            return shares.groupBy("node").agg(F.sum("share").alias("rank"))
+        Parameters
+        ----------
+        from_expr, to_expr : str or Column
+            Conditions for the first and the last vertex of a path.
+        edge_filter : str or Column, optional
+            A condition for its edges.
+        max_path_length : int
+            The largest number of edges of a path.
+        is_directed : bool
+            Whether a path follows the direction of edges.
 
-        ranks = first.iterate(
-            round_of, max_iterations=rounds, on_limit="return", name="pagerank"
-        )
-        # The sum of all ranks is that of the starts, unless vertices without an edge from them lose
-        # some.
-        total = ranks.agg(F.sum("rank").alias("total")).crossJoin(
-            starts.agg(F.count("*").alias("wanted")).hint("broadcast"))
-        scale = F.col("wanted") * F.lit(float(RANK_UNIT)) / F.col("total")
-        scale = F.when(F.abs(scale - 1) < _LOST, F.lit(1.0)).otherwise(scale)
-        scales = total.select(scale.alias("scale"))
-        return ranks.crossJoin(scales.hint("broadcast")).select(
-            "node", (F.col("rank") / F.lit(float(RANK_UNIT)) * F.col("scale")).alias("rank"))
+        Notes
+        -----
+        A path has at least one edge, and parallel edges are one. The number of paths, also of those
+        that end elsewhere, may grow exponentially with their length.
+        """
+        _check_options(options, "all_paths", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        most = at_least_one(max_path_length, "max_path_length")
+        edges = self._edges if edge_filter is None else self._edges.where(edge_filter)
+        arcs = self._arcs(edges, is_directed)
+        ids = [
+            self._vertices.where(condition).select("id").toDF("node").distinct()
+            for condition in (from_expr, to_expr)
+        ]
+        paths = simple_paths(ids[0], arcs, most).where(F.size("path") > 1)
+        length = (F.size("path") - 1).cast("long").alias("len")
+        return paths.join(ids[1], "node", "left_semi").select("path", length)
+
+    def detectingCycles(self, **options: Any) -> DiffFrame:
+        """``id`` and ``found_cycles``: each cycle from the vertex, a list of ids that ends with it.
+
+        Notes
+        -----
+        A cycle of n vertices has n rows, one from each of them. Parallel edges are one. The number
+        of paths to be followed may grow exponentially with the size of the graph.
+        """
+        _check_options(options, "detectingCycles", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        everyone = self._vertices.select("id").toDF("node").distinct()
+        return cycles(everyone, self._arcs(self._edges, True)).toDF("id", "found_cycles")
+
+    def _arcs(self, edges: DiffFrame, directed: bool) -> DiffFrame:
+        """``node`` and ``other``, each pair once, of edges between vertices."""
+        ends = _induced(edges, self._vertices).select("src", "dst").toDF("node", "other")
+        if not directed:
+            ends = ends.union(ends.select("other", "node").toDF("node", "other"))
+        return ends.distinct()
 
     def aggregateMessages(
         self, aggCol: Column | Sequence[Column],
@@ -497,6 +586,27 @@ def _collection(
     if {"time", "diff"} <= set(table.columns):
         return DiffFrame(table)
     return DiffFrame(table.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
+
+
+def _reset_probability(value: Any) -> float:
+    reset = float(value)
+    if not 0 < reset < 1:
+        raise SchemaError(f"resetProbability is {value!r}. Pass a number above 0 and below 1")
+    return reset
+
+
+def _missing(everyone: DiffFrame, source: Any) -> DiffFrame:
+    """An empty collection of nodes, with the claim that a source is a vertex.
+
+    Without a dataflow the error comes from reading it.
+    """
+    # With a missing source all ranks are zero, as in an empty graph.
+    starts = everyone.where(F.col("node") == source)
+    number = starts.agg(F.count("*").alias("n"), empty=True).where("n = 0")
+    some = everyone.agg(F.count("*").alias("all")).where("all > 0")
+    checked = number.crossJoin(some.hint("broadcast")).assert_empty(
+        f"pageRank: no vertex has the id {source!r} of sourceId")
+    return checked.crossJoin(everyone.hint("broadcast")).select("node")
 
 
 def _packed(table: DiffFrame, name: str) -> Column:

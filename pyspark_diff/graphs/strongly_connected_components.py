@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.loops import MAX_ITERATIONS, Loop
 from pyspark_diff.graphs.edges import graph_of
-from pyspark_diff.graphs.propagation import own_labels, smallest_labels
+from pyspark_diff.graphs.propagation import named_by_smallest, own_labels, smallest_labels
 
 #: The number of passes with loops outside of another loop, whose rounds are cheap.
 PASSES = 2
@@ -46,14 +46,17 @@ def strongly_connected_components(
     -----
     First the program removes nodes without an edge to them or without an edge from them, one after
     another. Labels spread forwards, and edges whose ends have different labels are removed, as no
-    cycle has such an edge; then the same backwards. If both labels of a node are equal, that
-    smallest node reaches it and is reachable from it: these nodes are whole components.
+    cycle has such an edge; then the same backwards. If both labels of a node are equal, the node
+    with that label reaches it and is reachable from it: these nodes are whole components. The order
+    of labels is random, so that few labels pass a node; a component is named at the end.
 
     A second pass processes the rest, components that are connected by edges in one direction. Two
     nested loops process the remaining edges until no edge is removed: then each connected part has
     one label. On most graphs nothing remains for them. A round of a nested loop costs some ten
     times as much as any other round, and the outer loop has as many rounds as there are components
-    in a chain.
+    in a chain. Memory grows as n log n with the number of nodes, and the number of rounds with the
+    longest of the shortest paths within a component. A step with more than 10,000 rounds fails with
+    a `StalledError`.
     One changed edge of 1M between 100k nodes takes about 15 ms on two cores, 1/140 of loading them.
     Source: trimming and the labels of both directions: Slota, Rajamanickam, Madduri, "BFS and
     coloring-based parallel algorithms for strongly connected components and related problems",
@@ -77,20 +80,22 @@ def strongly_connected_components(
     for _ in range(PASSES):
         whole, rest = _settled(rest)
         components.append(whole)
-    settled = components[0].concat(*components[1:], _nested(rest))
-    return settled.union(own_labels(all_nodes.antijoin(settled, "node")))
+    settled = named_by_smallest(components[0].concat(*components[1:], _nested(rest)))
+    alone = all_nodes.antijoin(settled, "node")
+    return settled.union(alone.withColumn("component", F.col("node")))
 
 
 def _settled(arcs: DiffFrame) -> tuple[DiffFrame, DiffFrame]:
-    """The components from one pass in each direction, and the edges of all others."""
+    """Nodes with the labels of their components, from one pass in each direction, and the edges of
+    all other nodes."""
     arcs, nodes = _trimmed(arcs)
     own = own_labels(nodes)
     forwards = smallest_labels(own, arcs)
     back = _turned(arcs, forwards)
     backwards = smallest_labels(own, back)
-    # The smallest node that reaches these nodes is reachable from them, so it is in their
-    # component.
-    whole = forwards.join(backwards, ["node", "component"])
+    # The node with the smallest label that reaches these nodes is reachable from them, so it is in
+    # their component.
+    whole = forwards.join(backwards, ["node", "label"])
     return whole, _turned(back, backwards).antijoin(whole, "node")
 
 
@@ -114,14 +119,14 @@ def _trimmed(arcs: DiffFrame) -> tuple[DiffFrame, DiffFrame]:
 
 def _turned(arcs: DiffFrame, labels: DiffFrame) -> DiffFrame:
     """The edges whose ends have the same label, reversed."""
-    sent = arcs.join(labels, "node").select("other", "node", "component")
+    sent = arcs.join(labels, "node").select("other", "node", "label")
     # A node has one label, so the join only tests whether the other end has the same.
-    same = sent.toDF("node", "other", "component").join(labels, ["node", "component"])
+    same = sent.toDF("node", "other", "label").join(labels, ["node", "label"])
     return same.select("node", "other")
 
 
 def _nested(arcs: DiffFrame) -> DiffFrame:
-    """The component of each node that has an edge."""
+    """The label of the component of each node that has an edge."""
     own = own_labels(arcs.select("node").union(arcs.select("other").toDF("node")).distinct())
     with Loop(name="strongly_connected_components") as loop:
         remaining = loop.variable(arcs)
