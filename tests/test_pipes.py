@@ -63,6 +63,12 @@ APART = [
     f"WITH q AS ({SORTED} LIMIT 10) SELECT x.s FROM q x LIMIT 3 OFFSET 1",
     f"({SORTED}) LIMIT 3",
     "SELECT (SELECT a FROM (SELECT a FROM u ORDER BY a DESC) LIMIT 1) AS x, b FROM t",
+    f"SELECT b, b FROM ({SORTED}) LIMIT 3",
+    f"SELECT s FROM (SELECT /*+ COALESCE(1) */ * FROM ({SORTED})) LIMIT 3",
+]
+GENERATED = [
+    f"SELECT explode(array(a, b)) AS x FROM ({SORTED}) LIMIT 3",
+    f"SELECT a, x FROM ({SORTED}) LATERAL VIEW explode(array(a, b)) AS x LIMIT 3",
 ]
 WRONG = {
     "FROM t |> AGGREGATE max(b) AS m GROUP BY 1": "GROUP BY after |> has names",
@@ -105,6 +111,11 @@ def test_limits_apart_from_their_sorts_equal_plain_spark(spark, reader, text):
 @pytest.mark.parametrize("text", APART, ids=range(len(APART)))
 def test_the_text_reader_refuses_limits_apart_from_their_sorts(spark, reader, text):
     refused(spark, text, UnsupportedQueryError, "NODE: LIMIT apart from its ORDER BY")
+
+
+@pytest.mark.parametrize("text", GENERATED)
+def test_a_generator_between_a_sort_and_its_limit_is_refused(spark, reader, text):
+    refused(spark, text, UnsupportedQueryError, "between ORDER BY and LIMIT|LIMIT apart from its")
 
 
 @pytest.mark.parametrize("reader", ["text"], indirect=True)

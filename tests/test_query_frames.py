@@ -171,6 +171,24 @@ def test_a_frame_equals_plain_spark(spark, name):
     compared(spark, FRAMES[name], SCHEMAS, STEPS)
 
 
+APART = {
+    "coalesce": lambda t, u: t.orderBy(F.desc("a"), "b", "s").coalesce(1).limit(3),
+    "dropna": lambda t, u: t.orderBy(F.desc("a"), "b", "s").dropna().limit(3),
+    "fillna": lambda t, u: t.orderBy(F.desc("a"), "b", "s").fillna({"b": 7}).limit(3),
+    "replace": lambda t, u: t.orderBy(F.desc("a"), "b", "s").replace({2: 7}, subset=["b"]).limit(3),
+    "column twice": lambda t, u: t.orderBy(F.desc("a"), "b", "s").select("b", "b").limit(3),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_limit_apart_from_its_sort_keeps_its_rows_or_is_refused(spark, name):
+    if hasattr(spark, "_jsparkSession"):
+        compared(spark, APART[name], SCHEMAS, STEPS)
+    else:
+        with pytest.raises(UnsupportedQueryError, match="NODE: a limit apart from its sort"):
+            compared(spark, APART[name], SCHEMAS, STEPS)
+
+
 @pytest.mark.slow
 @given(build=random_frames.frames())
 def test_random_frames_equal_plain_spark(spark, build):

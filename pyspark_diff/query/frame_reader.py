@@ -40,7 +40,8 @@ _SETS = {1: "INTERSECT", 2: "UNION", 3: "EXCEPT"}
 #: Relations whose rows have the order of their input.
 _IN_ORDER = frozenset({
     "project", "subquery_alias", "with_relations", "hint", "drop", "with_columns", "to_df",
-    "with_columns_renamed", "filter", "limit", "offset", "to_schema",
+    "with_columns_renamed", "filter", "limit", "offset", "to_schema", "drop_na", "fill_na",
+    "replace", "collect_metrics",
 })
 _ORDER = "ORDER BY: a collection has no order; sort the frame that at() returns"
 
@@ -242,7 +243,10 @@ class _Frames(FrameGroups):
     def first(self, message: Any, limit: int | None, skip: int) -> Written:
         """The rows at some positions, in the order of a sort below projections."""
         above, inner = self.relation(message), message
-        while inner.WhichOneof("rel_type") in _IN_ORDER:
+        # coalesce() joins partitions in their order.
+        while inner.WhichOneof("rel_type") in _IN_ORDER or (
+            inner.WhichOneof("rel_type") == "repartition" and not inner.repartition.shuffle
+        ):
             kind = inner.WhichOneof("rel_type")
             inner = getattr(inner, kind)
             inner = inner.root if kind == "with_relations" else inner.input

@@ -70,7 +70,7 @@ _TRANSPARENT = frozenset({
     "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
     "WithWindowDefinition", "LocalLimit", "PipeOperator",
 })
-#: Nodes whose rows have the order of their child's, as far as it has any.
+#: Nodes whose rows always have the order of their child's.
 _IN_ORDER = frozenset({
     "Project", "Filter", "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "View",
     "CollectMetrics", "PipeOperator",
@@ -469,7 +469,8 @@ class _PlanReader(PlanExpressions):
                 "LIMIT without ORDER BY: any rows are right, and these are the least ones by "
                 "their columns"
             )
-        columns = tuple(map(self.name, items_of(plan.output())))
+        # A query may list a column twice, and its relation has it once.
+        columns = tuple(dict.fromkeys(map(self.name, items_of(plan.output()))))
         if set(relation.columns) != set(columns):
             # Some are there for the order alone.
             relation = Project(relation, tuple(Named(name, column_of(name)) for name in columns))
@@ -491,7 +492,12 @@ class _PlanReader(PlanExpressions):
             return TopK(relation, limit, skip, order), order
         if kind == "CTERelationRef" and self.is_sorted(plan):
             return self.sorted_table(plan)
-        if kind in _IN_ORDER and self.is_sorted(plan):
+        if kind == "Generate" and self.is_sorted(plan):
+            self.refuse(refusals.NODE, "a generator between ORDER BY and LIMIT", plan, (
+                "Spark takes the elements of the first rows. Remedy: sort the generator's rows"
+            ))
+            raise Stop
+        if _keeps_order(plan) and self.is_sorted(plan):
             relation, order = self.in_order(plan.child())
             if kind == "Filter":
                 return Filter(relation, self.conditions(_conjuncts(plan.condition()))), order
@@ -506,7 +512,7 @@ class _PlanReader(PlanExpressions):
             kind = kind_of(plan)
             if kind == "CTERelationRef" and plan.cteId() in self._bodies:
                 plan = self._bodies[plan.cteId()]
-            elif kind in _IN_ORDER or kind in ("GlobalLimit", "LocalLimit", "Offset"):
+            elif _keeps_order(plan) or kind in ("GlobalLimit", "LocalLimit", "Offset", "Generate"):
                 plan = plan.child()
             else:
                 return kind == "Sort" and _is_global(plan)
@@ -581,6 +587,13 @@ def _with_keys(child: Relation, named: tuple[Named, ...], order: Sequence[Order]
     lacking = {name for key in order for name in key.expression.columns}
     lacking -= {item.name for item in named}
     return Project(child, (*named, *(Named(name, column_of(name)) for name in sorted(lacking))))
+
+
+def _keeps_order(plan: Any) -> bool:
+    """Whether the rows of a node have the order of its child's, as far as it has any."""
+    kind = kind_of(plan)
+    # coalesce() joins partitions in their order.
+    return kind in _IN_ORDER or kind == "Repartition" and not plan.shuffle()
 
 
 def _is_global(sort: Any) -> bool:

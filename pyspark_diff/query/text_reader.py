@@ -321,7 +321,7 @@ class TextReader(TextTables):
     def is_ordered(self, node: exp.Select, ctes: Tables) -> bool:
         """Whether the only table in FROM is a query whose rows have an order in Spark."""
         clause = node.args.get("from_")
-        if clause is None or node.args.get("joins") or node.args.get("laterals"):
+        if clause is None or node.args.get("joins"):
             return False
         table = clause.this
         if isinstance(table, exp.Table) and not table.args.get("db"):
