@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from types import SimpleNamespace
 
 import networkx as nx
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from pyspark_diff import AssertionFailedError, Dataflow
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.graphs import GraphDiff
+from pyspark_diff.graphs import GraphDiff, graph_ranks, pagerank
 
 #: Vertices of both kinds of ids; the last ones have no edge.
 IDS = {"long": list(range(9)), "string": [f"v {n}'s" for n in range(9)]}
@@ -118,6 +119,33 @@ EDGES = [(1, 2, "x"), (1, 2, "y"), (2, 2, "x"), (2, 9, "x")]
 
 def rows(frame):
     return sorted(tuple(row) for row in frame.at(0).collect())
+
+
+def test_ranks_of_more_vertices_than_a_long_has_surfers_for(spark, monkeypatch):
+    """With units of 2**-60 a long has room for the surfers of 7 vertices."""
+    monkeypatch.setattr(graph_ranks, "RANK_UNIT", 1 << 60)
+    monkeypatch.setattr(sys.modules[pagerank.__module__], "UNIT", 1 << 60)
+    ids, pairs = list(range(80)), [(0, 1), (1, 2), (2, 3)]
+    with Dataflow(spark, runner="local") as flow:
+        vertices, vertices_in = flow.input("vertices", "id long")
+        edges, edges_in = flow.input("edges", "src long, dst long")
+        found = GraphDiff(vertices, edges).pageRank(maxIter=3).vertices.keep("found")
+        others = pagerank(edges, vertices, rounds=4, reset_probability=0.15).keep("others")
+        vertices_in.insert([(each,) for each in ids])
+        edges_in.insert(pairs)
+        flow.advance_to(1)
+        assert dict(map(tuple, found.at().collect())) == pytest.approx(
+            ranks_of(ids, pairs, 0.15, 3), abs=1e-12)
+        # A vertex without an edge from it leads to all vertices.
+        led = {a: [b for first, b in pairs if first == a] or ids for a in ids}
+        ranks = dict.fromkeys(ids, 1 / 80)
+        for _ in range(4):
+            sums = dict.fromkeys(ids, 0.15 / 80)
+            for a, ways in led.items():
+                for b in ways:
+                    sums[b] += 0.85 * ranks[a] / len(ways)
+            ranks = sums
+        assert dict(map(tuple, others.at().collect())) == pytest.approx(ranks, abs=1e-12)
 
 
 def test_degrees_have_the_columns_of_graphframes(spark):

@@ -334,6 +334,9 @@ WRONG = {
     "(a)-[*2]->(b); (_ab1)": (17, "between others"),
     "(_ab1); (a)-[*2]->(b)": (14, "another node"),
     "(e1)-[x]->(b); (b)<-[e]->(c)": (22, "a node and of an edge"),
+    "(b)-[_e1]->(c); (a)-[e*2]->(b)": (22, "'_e1' is the name of another edge"),
+    "(_e2)-[]->(c); (a)-[e*1..2]->(b)": (21, "'_e2' is the name of a node and of an edge"),
+    "(a)<-[_e]->(b); (a)-[e*2]->(b)": (22, "'_e1' is the name of another edge"),
     "(__a)": (2, "are reserved"),
     "(ä)": (2, r"'\)'"),
 }

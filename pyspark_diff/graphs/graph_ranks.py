@@ -18,6 +18,8 @@ from pyspark_diff.frame.diffframe import DiffFrame
 
 #: The number of units in rank 1.
 RANK_UNIT = 1 << 40
+#: The sum of all ranks consists of multiples of this number, and of the rest.
+_LOW = 1 << 20
 #: The least relative change of the sum of ranks that a vertex without an edge from it causes.
 _LOST = 1e-7
 
@@ -30,9 +32,15 @@ def ranks_of(
     ranks = _rounds(starts, arcs, reset, rounds, nothing)
     # The sum of all ranks is that of the starts, unless vertices without an edge from them lose
     # some.
-    total = ranks.agg(F.sum("rank").alias("total")).crossJoin(
-        starts.agg(F.count("*").alias("wanted")).hint("broadcast"))
-    scales = total.select(_scale(F.col("wanted"), F.col("total")).alias("scale"))
+    # It is in two parts, as the sum for 2**23 vertices would not fit into a long.
+    halves = ranks.select(
+        F.call_function("div", F.col("rank"), F.lit(_LOW)).alias("high"),
+        (F.col("rank") % _LOW).alias("low"))
+    sums = halves.agg(F.sum("high").alias("high"), F.sum("low").alias("low"))
+    total = F.col("high") * F.lit(float(_LOW)) + F.col("low")
+    wanted = starts.agg(F.count("*").alias("wanted"))
+    scales = sums.crossJoin(wanted.hint("broadcast")).select(
+        _scale(F.col("wanted"), total).alias("scale"))
     return ranks.crossJoin(scales.hint("broadcast")).select(
         "node", (F.col("rank") / F.lit(float(RANK_UNIT)) * F.col("scale")).alias("rank"))
 

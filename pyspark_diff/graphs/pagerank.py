@@ -11,6 +11,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Sequence
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pyspark_diff.errors import SchemaError
@@ -25,6 +26,8 @@ RESET = 1_000_000
 START = 6 * RESET
 #: The number of surfers that start at a node if ranks add up to one.
 UNIT = 1 << 40
+#: A sum over all nodes consists of multiples of this number, and of the rest.
+_LOW = 1 << 20
 #: The largest denominator of a reset probability whose shares are computed without doubles.
 _DENOMINATOR = 10_000
 #: The number of surfers who restart in each round, as a share of all surfers. The share of lost
@@ -170,18 +173,25 @@ def _adding_up_to_one(
     walks = _walks(edges, starts, limit, reset)
     number = starts.agg(F.count("*").alias("n"))
     ends = all_nodes.antijoin(edges.select("src").toDF("node"), "node")
-    lost = [f"lost{k}" for k in range(limit)]
-    losses = _by_round(walks.semijoin(ends, "node").drop("node"), lost)
+    # One sum of 2**23 surfers who start would not fit into a long.
+    high = F.call_function("div", F.col("surfers"), F.lit(_LOW))
+    parts = {"high": high, "low": F.col("surfers") % _LOW}
+    sums = {name: [f"{name}{k}" for k in range(limit)] for name in parts}
+    losses = walks.semijoin(ends, "node").select(
+        "round", *(part.alias(name) for name, part in parts.items())
+    ).agg(*_by_round("high", sums["high"]), *_by_round("low", sums["low"]), empty=True)
     restarts = F.expr(_RESTARTS.format(
-        losses=", ".join(f"coalesce({name}, 0)" for name in lost), last=limit - 1, reset=reset,
-        unit=float(UNIT)))
+        losses=", ".join(
+            f"coalesce({high}, 0) * {float(_LOW)}D + coalesce({low}, 0)"
+            for high, low in zip(*sums.values())),
+        last=limit - 1, reset=reset, unit=float(UNIT)))
     factors = losses.crossJoin(number.hint("broadcast")).select(restarts.alias("restarts"), "n")
     names = [f"factor{k}" for k in range(limit)]
     factors = factors.select("n", *(
         (F.col("restarts")[limit - 1 - k] / (F.col("n") * float(UNIT))).alias(name)
         for k, name in enumerate(names)))
     visits = [f"visits{k}" for k in range(limit + 1)]
-    visited = _by_round(walks, visits, "node")
+    visited = walks.groupBy("node").agg(*_by_round("surfers", visits))
     table = visited.crossJoin(factors.hint("broadcast")).consolidate()
     last = F.col(visits[-1]) / (F.col("n") * float(UNIT))
     rank = reduce(add, (F.col(a) * F.col(b) for a, b in zip(visits, names)), last)
@@ -200,13 +210,12 @@ def _starts(personal: Any, edges: DiffFrame, all_nodes: DiffFrame) -> DiffFrame:
     return starts.semijoin(all_nodes, "node").union(unknown)
 
 
-def _by_round(walks: DiffFrame, names: Sequence[str], *key: str) -> DiffFrame:
-    """The sum of surfers of each round as a column."""
-    sums = [
-        F.sum(F.when(F.col("round") == number, F.col("surfers")).otherwise(0)).alias(name)
-        for number, name in enumerate(names)
+def _by_round(name: str, totals: Sequence[str]) -> list[Column]:
+    """The sum of a column over the surfers of each round."""
+    return [
+        F.sum(F.when(F.col("round") == number, F.col(name)).otherwise(0)).alias(total)
+        for number, total in enumerate(totals)
     ]
-    return walks.groupBy(*key).agg(*sums) if key else walks.agg(*sums, empty=True)
 
 
 def _walks(edges: DiffFrame, starts: DiffFrame, rounds: int, reset: float) -> DiffFrame:

@@ -220,10 +220,9 @@ class _Parser:
             if self._between.setdefault(between, own) != own:
                 self._refuse(f"{between!r} is a node between two pairs: take other names", at)
         for number, name in enumerate(edges):
-            if name is not None and self._lengths.setdefault(name, at) != at:
-                self._refuse(f"{name!r} is the name of another edge: take another one", at)
-            if name is not None and name not in self._kinds:
+            if name is not None and self._lengths.get(name) != at:
                 self._add(name, "edge", at)
+                self._lengths[name] = at
             if number < len(nodes) and nodes[number] not in self._kinds:
                 self._add(nodes[number], "node", at)
         ways = []
