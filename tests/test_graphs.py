@@ -924,8 +924,10 @@ def test_static_parts_are_there_at_all_times(spark, kind, first, then):
         assert collected(found, then) == [(2,), (3,), (7,)]
         graph = SimpleNamespace(vertices=one, edges=fixed)
         assert collected(graphs.nodes_of(graph, roots), then) == [(1,), (2,), (3,), (7,)]
+        # Node 7 starts surfers later, and each of them has to be in the graph.
+        graph.vertices = spark.createDataFrame([(1,), (7,)], "id int")
         ranks = graphs.pagerank(graph, rounds=1, reset_probability=0.5, personal=roots)
-        assert collected(ranks, first) == [(1, 0.0), (2, 0.5), (3, 0.5)]
+        assert collected(ranks, first) == [(1, 0.0), (2, 0.5), (3, 0.5), (7, 0.0)]
 
 
 @pytest.mark.parametrize("kind", ["double", "float", "long", "int"])
