@@ -64,6 +64,31 @@ def test_random_programs_in_spark(spark, data, buckets, held):
     check_discards(spark, data, runner="spark", buckets=buckets, held=held)
 
 
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_the_rest_of_rows_that_two_steps_released(spark, runner):
+    """A call of update with two times is released by two steps, and waits for the other input.
+
+    Without its later row, the earlier one is read up to the end of the first release.
+    """
+    with Dataflow(spark, runner=runner, buckets=1, keep_history=True) as flow:
+        slow, slow_in = flow.input("slow", "k int")
+        fast, fast_in = flow.input("fast", "k int")
+        counts = slow.union(fast).groupBy("k").count().keep()
+        pairs = slow.union(fast).join(fast, "k").keep()
+        fast_in.update([(1, 10, 1), (1, 13, 2)])
+        for slow_time, fast_time in (7, 11), (10, 15):
+            slow_in.advance_to(slow_time)
+            fast_in.advance_to(fast_time)
+            flow.step()
+        (dropped,) = fast_in.discard("time = 13", waiting=True)
+        assert dropped.num_rows == 1
+        slow_in.advance_to(14)
+        flow.step()
+        for time, count in (9, 0), (10, 1), (12, 1), (13, 1):
+            assert [row["count"] for row in counts.at(time).collect()] == [count] * bool(count)
+            assert pairs.at(time).count() == count, time
+
+
 # Poison that waits, and what is blamed.
 
 

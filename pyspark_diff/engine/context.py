@@ -251,9 +251,14 @@ class StepContext:
                 continue
             # A later step reads this feed again, since the other input lags.
             feed = self.evaluation.put_off(node, feed)
+            end = upper.end
+            if feed.upper is not None and end is not None and feed.upper <= end:
+                # Rolled back and released again: the source has later rows, of another feed.
+                now.append(feed)
+                continue
             if feed.lower is None or not upper.less_equal(feed.lower):
-                now.append(replace(feed, upper=upper.end))
-                feed = replace(feed, lower=upper.end)
+                now.append(replace(feed, upper=end))
+                feed = replace(feed, lower=end)
             # An earlier step has read the source up to the feed's own lower bound.
             later.append(feed)
         self.pending[node] = tuple(later)
