@@ -137,11 +137,11 @@ def test_an_independent_set_is_maximal_and_depends_on_the_graph_alone(spark, kin
     vertices = spark.createDataFrame([(each,) for each in order], f"id {kind}")
     with Dataflow(spark, runner="local") as flow:
         edges, session = flow.input("edges", f"src {kind}, dst {kind}")
-        kept = GraphDiff(vertices, edges).maximal_independent_set().keep("chosen")
+        independent = GraphDiff(vertices, edges).maximal_independent_set().keep("chosen")
         session.insert(list(there.elements()))
         for step in range(4):
             flow.advance_to(step + 1)
-            chosen = [row.id for row in kept.at().collect()]
+            chosen = [row.id for row in independent.at().collect()]
             graph = nx.Graph(list(there))
             graph.add_nodes_from(order)
             graph.remove_edges_from(list(nx.selfloop_edges(graph)))

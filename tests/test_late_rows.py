@@ -212,8 +212,8 @@ def test_two_rows_of_the_greatest_sequence_are_refused(spark):
     source = Log("int", "long")
     with Dataflow(spark, runner="local") as flow:
         program(source)(flow)
-        one, other = Event(0, 3, "x", False), Event(0, 3, None, True)
-        source.readings += [[one], [other, Event(0, 4, "y", False)], [one]]
+        inserted, deleted = Event(0, 3, "x", False), Event(0, 3, None, True)
+        source.readings += [[inserted], [deleted, Event(0, 4, "y", False)], [inserted]]
         flow.catch_up()
         check(flow, source)
         source.readings += [[Event(1, 3, "x", False)], [Event(1, 3, "z", False)]]
@@ -228,19 +228,19 @@ def test_forgotten_tombstones(spark):
         program(source)(flow)
         source.readings += [[event(0, 3), event(1, 2), event(2, 1), event(3, 1)]]
         flow.catch_up()
-        kept = flow._sources._feeds["rows"].before
-        assert kept().count() == 4
+        versions = flow._sources._feeds["rows"].before
+        assert versions().count() == 4
         # Key 0 gets a later version in the same step.
         source.readings += [[event(0, 4)]]
         source.forget = "seq <= 1 and `a.b` <> 1"
         flow.catch_up()
         check(flow, source)
-        assert {tuple(row) for row in kept().where("gone").select("`a.b`").collect()} == {(1,)}
+        assert {tuple(row) for row in versions().where("gone").select("`a.b`").collect()} == {(1,)}
         source.readings += [[event(1, 4), event(1, 3)]]
         source.forget = "seq <= 1"
         flow.catch_up()
         check(flow, source)
-        assert kept().count() == 3
+        assert versions().count() == 3
 
 
 # The sources, whose tables and files are read by Spark.
@@ -264,7 +264,7 @@ def test_upserts(spark, deleted, readings, keys, sequence):
     )
     events: list[Event] = []
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        kept = flow.source("rows", source).keep()
+        latest = flow.source("rows", source).keep()
         for number, reading in enumerate(readings):
             if not deleted:
                 reading = [change._replace(deleted=False) for change in reading]
@@ -277,8 +277,8 @@ def test_upserts(spark, deleted, readings, keys, sequence):
             if not flow.catch_up() and not events:
                 continue
             rows = rows_after(events)
-            found = kept.at().select("value", *(f"`{name}`" for name in source.key))
-            assert shown(found) == Counter(
+            answer = latest.at().select("value", *(f"`{name}`" for name in source.key))
+            assert shown(answer) == Counter(
                 repr((value, *values[key])) for key, value in rows.items())
         table.append((None, *values[0], None, False)[:len(struct)])
         with pytest.raises(SourceError, match="1 rows .* null in sEQ"):
@@ -294,7 +294,7 @@ def test_debezium(spark, tmp_path_factory, readings):
     source = debezium(str(folder), "`a.b` int, value string", key="A.B", order="source.lsn")
     events: list[Event] = []
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        kept = flow.source("rows", source).keep()
+        latest = flow.source("rows", source).keep()
         for number, reading in enumerate(readings):
             lines = []
             for change in reading:
@@ -310,8 +310,8 @@ def test_debezium(spark, tmp_path_factory, readings):
             events += reading
             if not read and not events:
                 continue
-            found = {row["a.b"]: row.value for row in kept.at().collect()}
-            assert found == rows_after(events)
+            answer = {row["a.b"]: row.value for row in latest.at().collect()}
+            assert answer == rows_after(events)
         assert not flow.last_report or not flow.last_report.fallbacks
 
 
@@ -321,11 +321,11 @@ def test_a_row_is_removed_while_another_comes_late(spark):
     source = upserts(
         lambda: spark.createDataFrame(rows, "id int, s string, v long"), key="id", order="v")
     with Dataflow(spark, runner="local") as flow:
-        kept = flow.source("rows", source).keep()
+        latest = flow.source("rows", source).keep()
         flow.catch_up()
         rows[:] = [(3, "z", 2), (2, "y", 3)]
         flow.catch_up()
-        assert sorted(row.s for row in kept.at().collect()) == ["x", "y", "z"]
+        assert sorted(row.s for row in latest.at().collect()) == ["x", "y", "z"]
 
 
 #: Readings of (key, order, whether it is a deletion), and the rows after each; the retention is 10.
@@ -353,7 +353,7 @@ def test_retention(spark, tmp_path, kind):
         source = upserts(lambda: spark.createDataFrame(table, ddl), key="id", order="v",
                          deleted="gone", retention=retention)
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        kept = flow.source("rows", source).keep()
+        latest = flow.source("rows", source).keep()
         for number, (changes, expected) in enumerate(RETAINED):
             for key, order, gone in changes:
                 when = START + timedelta(seconds=order) if "dated" in kind else order
@@ -363,7 +363,7 @@ def test_retention(spark, tmp_path, kind):
                 "before" if gone else "after": {"id": key, "v": order},
             }) for key, order, gone in changes), encoding="utf-8")
             flow.catch_up()
-            rows = kept.at().selectExpr(
+            rows = latest.at().selectExpr(
                 "id", f"unix_seconds(v) - {int(START.timestamp())} AS v" if "dated" in kind
                 else "v")
             assert {tuple(row) for row in rows.collect()} == expected

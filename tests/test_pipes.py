@@ -155,10 +155,10 @@ def test_frames_with_limits_apart_from_their_sorts(spark):
     for name, wanted in programs(spark.createDataFrame(rows, SCHEMAS["t"])).items():
         with Dataflow(spark) as flow:
             table, session = flow.input("t", SCHEMAS["t"])
-            kept = flow.query(programs(flow.table("t"))[name]).keep("kept")
+            answers = flow.query(programs(flow.table("t"))[name]).keep("kept")
             session.insert(rows)
             flow.advance_to(1)
-            ours = kept.at().collect()
+            ours = answers.at().collect()
         assert sorted(map(repr, ours)) == sorted(map(repr, wanted.collect())), name
 
 

@@ -59,12 +59,13 @@ def test_a_plot_is_mermaid_and_draws_what_dot_can(spark, monkeypatch):
         assert 'subgraph' in text and "<" not in text
         assert _balanced(text, lambda s: s.startswith("subgraph"), lambda s: s == "end")
         assert plot.dot.count("{") == plot.dot.count("}")
-        round_ = [one for one in flow.explain().operators if one.feedback is not None]
+        operators = flow.explain().operators
+        loops = [variable for variable in operators if variable.feedback is not None]
         # A loop of all nodes, and one of the labels that it leaves.
-        assert [one.operator for one in round_] == ["variable", "variable"]
-        for one in round_:
-            assert f"n{one.feedback} -. next .-> n{one.number}\n" in text
-            assert f"n{one.feedback} -> n{one.number} [style=dashed" in plot.dot
+        assert [variable.operator for variable in loops] == ["variable", "variable"]
+        for variable in loops:
+            assert f"n{variable.feedback} -. next .-> n{variable.number}\n" in text
+            assert f"n{variable.feedback} -> n{variable.number} [style=dashed" in plot.dot
         monkeypatch.setattr("shutil.which", lambda name: None)
         assert plot.svg() is None and "<pre>flowchart TD" in plot._repr_html_()
         assert plot._repr_mimebundle_() == {"text/plain": text, "text/vnd.mermaid": text}
