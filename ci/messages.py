@@ -2,7 +2,7 @@
 
     a message of the page  =  the text of a ``raise`` in the sources, with … in place of each value
 
-tests/test_message_page.py compares the page with the sources.
+tests/docs/test_message_page.py compares the page with the sources.
 """
 
 from __future__ import annotations

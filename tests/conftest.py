@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +37,16 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+#: The folder of the shared programs and oracles, and those of the tests, one for each subject.
+FOLDERS = [
+    Path(__file__).parent,
+    *sorted({path.parent for path in Path(__file__).parent.glob("*/test_*.py")}),
+]
+# A test may use the program of another subject.
+sys.path.extend(str(folder) for folder in FOLDERS if str(folder) not in sys.path)
 # A function of a test module reaches the workers by its name, so they must find the module.
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 # Tests plan thousands of small queries, and a JVM that optimises code that runs a few times spends
 # half of its time on that: measured, one third to one half of the processor time of a test.

@@ -1,4 +1,4 @@
-"""What tests/test_delta.py runs, in a Spark that knows Delta.
+"""What tests/connectors/test_delta.py runs, in a Spark that knows Delta.
 
     the table at version v  +  what a source gives from v to w  =  the table at version w
     what sinks were given, however often  =  the collection, recomputed

@@ -1,4 +1,4 @@
-"""Cases of tests/test_delta.py for histories, in a Spark that knows Delta.
+"""Cases of tests/connectors/test_delta.py for histories, in a Spark that knows Delta.
 
     the rows of a history at the time of each epoch  =  the collection after it
 """

@@ -1,4 +1,4 @@
-"""Cases of tests/test_delta.py for tables without a change feed, in a Spark that knows Delta.
+"""Tables without a change feed: cases of tests/connectors/test_delta.py, in a Spark with Delta.
 
     the rows of a reading, added to those read before  =  the table
 """

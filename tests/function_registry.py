@@ -53,8 +53,9 @@ EXAMPLES = {
     "json_tuple": "json_tuple('{\"a\": 1, \"b\": 2}', 'a', 'b')", "stack": "stack(1, 2, 3)",
     **{name: f"{name}(array(10, 20))" for name in ("posexplode", "posexplode_outer")},
 }
-#: Functions that Spark accepts in none of the places: calls, and the test of tests/test_apart.py
-#: that has their outcome. Avro and Protobuf need jars that Spark's package lacks.
+#: Functions that Spark accepts in none of the places: calls, and the test of
+#: tests/frame/test_apart.py that has their outcome. Avro and Protobuf need jars that
+#: Spark's package lacks.
 APART = {
     "collations": ("collations()", "test_constant_table_functions"),
     "from_avro": ("from_avro(x'00', '\"int\"', map())", "test_formats_without_their_jars"),

@@ -2,7 +2,7 @@
 
     ci/test tests/grouped_aggregate_cases.py
 
-tests/test_grouped_aggregates.py has the programs, and runs a few cases.
+tests/operators/test_grouped_aggregates.py has the programs, and runs a few cases.
 """
 
 import pytest

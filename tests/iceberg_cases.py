@@ -1,4 +1,4 @@
-"""What tests/test_iceberg.py runs, in a Spark that knows Iceberg.
+"""What tests/connectors/test_iceberg.py runs, in a Spark that knows Iceberg.
 
     the table at snapshot s  +  what a source gives from s to t  =  the table at snapshot t
 """

@@ -356,7 +356,7 @@ _HEAD = """# Support matrix
 
 Made by `ci/support_matrix` from what running each operator tells, and not by hand; a test compares
 this page with what it gives. The answers of an operator were the same in all of these places, and
-those of the law are tested apart (`tests/test_law.py`).
+those of the law are tested apart (`tests/law/test_law.py`).
 
 * *form*: *linear* keeps nothing, *keyed* looks up what it keeps by keys, *looped* has iterations.
 * *arrangements*: how many indexed collections are kept for it, where nobody else has the same ones.

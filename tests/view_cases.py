@@ -1,4 +1,4 @@
-"""What tests/test_views.py runs, in a Spark that knows Delta.
+"""What tests/sql/test_views.py runs, in a Spark that knows Delta.
 
     after a refresh:  the target  =  plain Spark's answer at the recorded source versions
 """

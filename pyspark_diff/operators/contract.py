@@ -63,7 +63,7 @@ All kernels have these obligations:
 * No side effects: arguments do not change, mapped files among them; no I/O, no Spark.
 * Kernels travel to the executors: Spark can pickle them, and they have the same output there.
 
-`tests/test_contract.py` tests this page for every kernel and every stage of the package.
+`tests/kernels/test_contract.py` tests this page for every kernel and every stage of the package.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""The README's examples run, and show what it says they show."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+def test_examples_run(spark, capsys):
+    spark.createDataFrame([], "x int")  # active again, if another file has made a session
+    query, first, usual, second, loop = blocks("python")
+    exec(query, {})  # noqa: S102 - the point of the test
+    shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
+    assert sorted(shown) == [("north", "25"), ("south", "7")]
+    # Each has a scope of its own, as what is copied alone into a new program.
+    exec(first, {})  # noqa: S102
+    # In which order the rows of one time come depends on the number of cores.
+    shown, told = capsys.readouterr().out, blocks("text")[0]
+    assert sorted(shown.splitlines()) == sorted(told.splitlines())
+    exec(usual, {})  # noqa: S102
+    shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
+    assert [sorted(shown[:2]), sorted(shown[2:4]), shown[4:]] == [
+        [("north", "15"), ("south", "7")], [("north", "10"), ("south", "5")], [("north", "1")],
+    ]
+    scope = {}
+    exec(second, scope)  # noqa: S102
+    assert scope["spark"] is spark
+    shown = capsys.readouterr().out
+    assert "|  1|    2|   0|   1|" in shown
+    assert "|  1|    1|\n" in shown
+    exec(loop, {})  # noqa: S102
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "Row(start='home', km=0) 0 1", "Row(start='lake', km=4) 0 1",
+        "Row(start='lake', km=4) 1 -1", "Row(start='lake', km=9) 1 1",
+        "Row(start='mill', km=2) 0 1",
+    ]
+
+
+def test_first_example_is_ten_lines():
+    code = [line for line in blocks("python")[0].splitlines() if line.strip()]
+    assert len(code) == 10
+
+
+def test_exactly_two_set_up_commands():
+    commands = [line.split()[0] for line in blocks("bash")[0].splitlines()]
+    assert commands == ["ci/demo", "ci/test"]
+
+
+@pytest.mark.parametrize("name", [
+    "ci/damage", "ci/demo", "ci/durability", "ci/faults", "ci/mutants", "ci/nights", "ci/prove",
+    "ci/test", "ci/views", ".ci/run",
+])
+def test_commands_are_executable(name):
+    assert (README.parent / name).stat().st_mode & 0o111
+
+
+def test_ci_runs_the_readme_test_command_and_then_the_proofs():
+    lines = (README.parent / ".ci/run").read_text().splitlines()
+    commands = [line for line in lines if "bash " in line and not line.startswith("#")]
+    assert len(commands) == 2 and "ci/prove" in commands[1]
+    assert "ci/test\"" in commands[0]  # without arguments
+
+
+def test_links_lead_somewhere():
+    found = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
+    assert found
+    assert [path for path in found if not (README.parent / path).exists()] == []
