@@ -43,6 +43,8 @@ class GraphDiff(GraphTables):
     edges : DiffFrame or DataFrame, optional
         A table with columns ``src`` and ``dst`` of the type of ``id``, and any attributes. An edge
         with an end that is no vertex counts in the algorithms, but only vertices have results.
+        A vertex with a null as its id, and an edge with a null end, count nowhere; `validate`
+        refuses them.
 
     Raises
     ------

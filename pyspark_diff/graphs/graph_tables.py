@@ -31,8 +31,11 @@ class GraphTables:
             vertices, edges = vertices.vertices, vertices.edges
         tables = (table for table in (vertices, edges) if isinstance(table, DiffFrame))
         changing = next(tables, None)
-        self._vertices = _collection(vertices, changing, ("id",), "the vertices")
-        self._edges = _collection(edges, changing, ("src", "dst"), "the edges")
+        self._all_vertices = _collection(vertices, changing, ("id",), "the vertices")
+        self._all_edges = _collection(edges, changing, ("src", "dst"), "the edges")
+        # A null joins nothing, but it would count as a node with degrees.
+        self._vertices = self._all_vertices._without_nulls("id")
+        self._edges = self._all_edges._without_nulls("src", "dst")
         wanted = self._vertices.schema["id"].dataType
         for name in ("src", "dst"):
             kind = self._edges.schema[name].dataType
@@ -45,14 +48,14 @@ class GraphTables:
     @property
     def vertices(self) -> DiffFrame:
         """The vertices: ``id`` and the attributes."""
-        return self._vertices
+        return self._all_vertices
 
     nodes = vertices
 
     @property
     def edges(self) -> DiffFrame:
         """The edges: ``src``, ``dst`` and the attributes."""
-        return self._edges
+        return self._all_edges
 
     def at(self, time: Any = None) -> tuple[DataFrame, DataFrame]:
         """The vertices and edges at a time, for ``GraphFrame(*graph.at(time))``.
@@ -62,7 +65,7 @@ class GraphTables:
         NotReadableError
             If one of them is not kept, or the time is not complete.
         """
-        return self._vertices.at(time), self._edges.at(time)
+        return self._all_vertices.at(time), self._all_edges.at(time)
 
     def __repr__(self) -> str:
         return f"GraphDiff(v:{self._vertices.columns}, e:{self._edges.columns})"
@@ -136,24 +139,25 @@ class GraphTables:
 
     def filterEdges(self, condition: str | Column) -> Self:
         """The graph with all vertices, and the edges for which a condition is true."""
-        return type(self)(self._vertices, self._edges.where(condition))
+        return type(self)(self._all_vertices, self._all_edges.where(condition))
 
     def dropIsolatedVertices(self) -> Self:
         """The graph without the vertices that have no edge."""
         linked = ends(self._edges).toDF("id").distinct()
-        return type(self)(self._vertices.join(linked, "id", "left_semi"), self._edges)
+        return type(self)(self._vertices.join(linked, "id", "left_semi"), self._all_edges)
 
     def as_reversed(self) -> Self:
         """The graph with each edge in the other direction."""
-        return type(self)(self._vertices, _turned(self._edges))
+        return type(self)(self._all_vertices, _turned(self._all_edges))
 
     def as_undirected(self) -> Self:
         """The graph with each edge in both directions."""
-        edges = _turned(_turned(self._edges))
-        return type(self)(self._vertices, edges.union(_turned(self._edges)))
+        edges = _turned(_turned(self._all_edges))
+        return type(self)(self._all_vertices, edges.union(_turned(self._all_edges)))
 
     def validate(self, check_vertices: bool = True, **options: Any) -> None:
-        """Fail each step after which a vertex occurs twice, or an end of an edge is no vertex.
+        """Fail each step after which a vertex occurs twice or has a null as its id, or an end of an
+        edge is null or no vertex.
 
         Parameters
         ----------
@@ -167,9 +171,13 @@ class GraphTables:
         """
         check_options(options, "validate", {"intermediate_storage_level"})
         twice = self._vertices.groupBy("id").count().where("count > 1")
-        checks = [twice.assert_empty("a vertex is there twice")]
+        unnamed = self._all_vertices.where("id IS NULL")
+        checks = [
+            twice.assert_empty("a vertex is there twice"),
+            unnamed.assert_empty("the id of a vertex is null"),
+        ]
         if check_vertices:
-            listed = ends(self._edges).toDF("id").distinct()
+            listed = ends(self._all_edges).toDF("id").distinct()
             missing = listed.join(self._vertices, "id", "left_anti")
             checks.append(missing.assert_empty("an end of an edge is no vertex"))
         for check in checks:
