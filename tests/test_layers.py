@@ -80,7 +80,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find graph_diff graph_ranks "
         "graph_tables independent_set k_core label_propagation  "
-        "neighbours pagerank paths patterns pregel propagation reachability "
+        "neighbours pagerank path_rows paths patterns pregel propagation reachability "
         "shortest_paths strongly_connected_components transitive_closure triangles".split()
     ),
     "sources": frozenset(

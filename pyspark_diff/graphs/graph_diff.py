@@ -22,10 +22,11 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.edges import at_least_one
 from pyspark_diff.graphs.graph_ranks import ranks_by_source, ranks_of
-from pyspark_diff.graphs.graph_tables import GraphTables, check_options, induced
+from pyspark_diff.graphs.graph_tables import GraphTables, check_options, induced, packed
 from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.k_core import core_numbers
 from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.path_rows import shortest_path_rows
 from pyspark_diff.graphs.paths import cycles, simple_paths
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
@@ -55,10 +56,10 @@ class GraphDiff(GraphTables):
     -----
     A plain Spark frame is a constant: it is the same at all times.
 
-    The class lacks ``bfs`` with columns for each length of a path (see `pyspark_diff.graphs.bfs`),
-    ``pregel`` (see `pyspark_diff.graphs.pregel`), ``neighborhood_aware_cdlp``,
-    ``aggregate_neighbors``, sketches, random walks, SVD++ and power iteration clustering. Nothing
-    is cached, so there is no ``cache``.
+    The class lacks ``pregel`` (see `pyspark_diff.graphs.pregel`), ``neighborhood_aware_cdlp``,
+    ``aggregate_neighbors``, ``hyper_anf`` and other sketches, random walks and their embeddings,
+    ``svdPlusPlus`` and ``powerIterationClustering``. Nothing is cached, so there is no ``cache``,
+    ``persist`` or ``unpersist``.
 
     Source: GraphFrames, https://graphframes.io
 
@@ -269,6 +270,48 @@ class GraphDiff(GraphTables):
         degrees = self.outDegrees.toDF("src", "weight_")
         edges = self._edges.join(degrees, "src").withColumn("weight", 1 / F.col("weight_"))
         return GraphDiff(vertices, edges.select(*map(column, self._edges.columns), "weight"))
+
+    def bfs(
+        self, fromExpr: str | Column, toExpr: str | Column, edgeFilter: str | Column | None = None,
+        maxPathLength: int = 10,
+    ) -> DiffFrame:
+        """The shortest paths from some vertices to others: a row for each.
+
+        Parameters
+        ----------
+        fromExpr, toExpr : str or Column
+            Conditions for the first and the last vertex of a path.
+        edgeFilter : str or Column, optional
+            A condition for its edges.
+        maxPathLength : int
+            The largest number of edges of a path.
+
+        Returns
+        -------
+        DiffFrame
+            ``from``, ``e0``, ``v1``, ``e1``, …, ``to``: structs of the columns of vertices and
+            edges. The columns are those of a path of `maxPathLength` edges, and those after the end
+            of a shorter path are null. In GraphFrames the columns depend on the length, which may
+            change here.
+
+        Notes
+        -----
+        All paths have the length of the shortest one between any two of these vertices. It is zero
+        if a vertex meets both conditions. Each of parallel edges is a path of its own. An edge with
+        an end that is no vertex is in no path.
+        `pyspark_diff.graphs.bfs` returns the distance of each node.
+        """
+        if not isinstance(maxPathLength, int) or maxPathLength < 0:
+            raise SchemaError(
+                f"maxPathLength is {maxPathLength!r}. Pass a whole number of at least 0")
+        edges = self._edges if edgeFilter is None else self._edges.where(edgeFilter)
+        vertices = self._vertices.select("id", packed(self._vertices, "vertex"))
+        firsts, lasts = (self._where(condition) for condition in (fromExpr, toExpr))
+        arcs = induced(edges, self._vertices).select("src", "dst", packed(edges, "edge"))
+        return shortest_path_rows(
+            vertices.toDF("node", "vertex"), arcs.toDF("node", "other", "edge"), firsts, lasts,
+            maxPathLength,
+        )
 
     def _where(self, condition: str | Column) -> DiffFrame:
         """The vertices for which a condition is true: ``node``, each once."""

@@ -99,8 +99,8 @@ class _Parser:
         self._kinds: dict[str, str] = {}
         #: The position of the edge that a generated name of an edge belongs to.
         self._lengths: dict[str, int] = {}
-        #: The ends of the path that a generated name of a node belongs to; an end without a name is
-        #: the position of its path, as it is another node in each path.
+        #: The ends of the path that a generated name of a node belongs to. An end without a name is
+        #: another node in each path, so its path's position represents it.
         self._between: dict[str, tuple[str | int, str | int]] = {}
 
     def motif(self) -> Motif:
