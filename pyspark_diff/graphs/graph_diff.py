@@ -26,11 +26,15 @@ from pyspark_diff.graphs.graph_tables import GraphTables, check_options, induced
 from pyspark_diff.graphs.independent_set import maximal_independent_set
 from pyspark_diff.graphs.k_core import core_numbers
 from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.neighbor_paths import accumulated
+from pyspark_diff.graphs.neighborhood_labels import neighborhood_labels
+from pyspark_diff.graphs.neighbours import both_ways
 from pyspark_diff.graphs.path_rows import shortest_path_rows
 from pyspark_diff.graphs.paths import cycles, simple_paths
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
 from pyspark_diff.graphs.triangles import triangles
+from pyspark_diff.graphs.vertex_program import Pregel
 from pyspark_diff.spark.frames import column
 
 
@@ -39,8 +43,10 @@ class GraphDiff(GraphTables):
 
     Parameters
     ----------
-    vertices : DiffFrame, DataFrame, or an object with ``vertices`` and ``edges``
+    vertices : DiffFrame, DataFrame, GraphFrame or PropertyGraphFrame
         A table with a column ``id``, each once, and any attributes. A GraphFrame has both tables.
+        All groups of a PropertyGraphFrame together are a graph with the columns of its
+        ``to_graphframe``. Their data may be collections.
     edges : DiffFrame or DataFrame, optional
         A table with columns ``src`` and ``dst`` of the type of ``id``, and any attributes. An edge
         with an end that is no vertex counts in the algorithms, but only vertices have results.
@@ -56,8 +62,7 @@ class GraphDiff(GraphTables):
     -----
     A plain Spark frame is a constant: it is the same at all times.
 
-    The class lacks ``pregel`` (see `pyspark_diff.graphs.pregel`), ``neighborhood_aware_cdlp``,
-    ``aggregate_neighbors``, ``hyper_anf`` and other sketches, random walks and their embeddings,
+    The class lacks ``hyper_anf`` and other sketches, random walks and their embeddings,
     ``svdPlusPlus`` and ``powerIterationClustering``. Nothing is cached, so there is no ``cache``,
     ``persist`` or ``unpersist``.
 
@@ -144,6 +149,51 @@ class GraphDiff(GraphTables):
         maps = distances.groupBy("node").agg(
             F.map_from_entries(F.sort_array(F.collect_list(entries))).alias("distances"))
         return self._with(maps, "distances", F.expr("map()"))
+
+    def neighborhood_aware_cdlp(
+        self, max_iter: int, structural_similarity_multiplier: float = 0.5,
+        ignore_direct_links: bool = False, initial_label_col: str | None = None,
+        is_directed: bool = True, **options: Any,
+    ) -> DiffFrame:
+        """The vertices with the ``label`` of each after some rounds of weighted votes.
+
+        Parameters
+        ----------
+        max_iter : int
+            The largest number of rounds.
+        structural_similarity_multiplier : float
+            The weight of each vertex that both ends of an edge have an edge to.
+        ignore_direct_links : bool
+            Whether only these vertices count, and not the edge itself, which has weight 1.
+        initial_label_col : str, optional
+            The column of the first labels. By default a vertex starts with its id.
+        is_directed : bool
+            Whether a label goes along an edge only, or in both directions. Without a direction
+            parallel edges are one.
+
+        Notes
+        -----
+        A vertex takes the label with the largest weight, and the largest one of several. Common
+        neighbours are counted exactly, so that `lg_nom_entries` has no effect. GraphFrames
+        estimates large numbers of them.
+        """
+        check_options(options, "neighborhood_aware_cdlp", {
+            "lg_nom_entries", "use_local_checkpoints", "checkpoint_interval", "storage_level",
+        })
+        rounds = at_least_one(max_iter, "max_iter")
+        similarity = float(structural_similarity_multiplier)
+        if not 0 <= similarity < math.inf or ignore_direct_links and not similarity:
+            raise SchemaError(
+                f"structural_similarity_multiplier is {structural_similarity_multiplier!r}. Pass a "
+                "number of at least 0, and above 0 with ignore_direct_links=True"
+            )
+        first = "id" if initial_label_col is None else initial_label_col
+        labels = self._vertices.select("id", column(first).alias("label")).toDF("node", "label")
+        arcs = self._ways()
+        if not is_directed:
+            arcs = both_ways(self._edges.select("src", "dst")).distinct()
+        voted = neighborhood_labels(labels, arcs, rounds, 1 - ignore_direct_links, similarity)
+        return self._with(voted, "label")
 
     def triangleCount(self, *_: Any, **options: Any) -> DiffFrame:
         """The vertices with the ``count`` of triangles of each."""
@@ -370,6 +420,85 @@ class GraphDiff(GraphTables):
         if not directed:
             ends = ends.union(ends.select("other", "node").toDF("node", "other"))
         return ends.distinct()
+
+    @property
+    def pregel(self) -> Pregel:
+        """A program of vertices that send messages, without its parts: see `Pregel`."""
+        return Pregel(self._vertices, induced(self._edges, self._vertices))
+
+    def aggregate_neighbors(
+        self, starting_vertices: str | Column, accumulator_names: Sequence[str],
+        accumulator_inits: Sequence[str | Column], accumulator_updates: Sequence[str | Column],
+        max_hops: int = 3, stopping_condition: str | Column | None = None,
+        target_condition: str | Column | None = None,
+        required_vertex_attributes: Sequence[str] | None = None,
+        required_edge_attributes: Sequence[str] | None = None,
+        edge_filter: str | Column | None = None, remove_loops: bool = False, **options: Any,
+    ) -> DiffFrame:
+        """Values that are accumulated along each path from some vertices.
+
+        Parameters
+        ----------
+        starting_vertices : str or Column
+            A condition for the first vertex of a path.
+        accumulator_names : sequence of str
+            The columns of the values.
+        accumulator_inits, accumulator_updates : sequence of str or Column
+            Their first values over the columns of a vertex, and their values after an edge. The
+            latter use the values before the edge, and the structs ``src_attributes``,
+            ``edge_attributes`` and ``dst_attributes``.
+        max_hops : int
+            The largest number of edges of a path.
+        stopping_condition, target_condition : str or Column, optional
+            A path ends if one of them is true, over the columns for the updates. At least one of
+            them is needed. With a target only paths that end at one have results.
+        required_vertex_attributes, required_edge_attributes : sequence of str, optional
+            The columns of the structs.
+        edge_filter : str or Column, optional
+            A condition for an edge of a path, over the same columns.
+        remove_loops : bool
+            Whether self-loops are left out.
+
+        Returns
+        -------
+        DiffFrame
+            ``id`` of the last vertex, ``hop``, the number of edges, and the values: a row for each
+            path. Paths may visit a vertex again.
+        """
+        check_options(options, "aggregate_neighbors", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        most = at_least_one(max_hops, "max_hops")
+        names = list(accumulator_names)
+        if not names or not len(names) == len(accumulator_inits) == len(accumulator_updates):
+            raise SchemaError(
+                "aggregate_neighbors needs a first value and an update for each accumulator. Pass "
+                "lists of the same length"
+            )
+        if stopping_condition is None and target_condition is None:
+            raise SchemaError(
+                "aggregate_neighbors needs the end of a path. Pass stopping_condition or "
+                "target_condition"
+            )
+        start = self._vertices.where(starting_vertices)
+        edges = self._edges.where("src <> dst") if remove_loops else self._edges
+        last = self._vertices.select(
+            F.col("id").alias("dst"),
+            packed(self._vertices, "dst_attributes", required_vertex_attributes))
+        steps = edges.select(
+            "src", "dst", packed(edges, "edge_attributes", required_edge_attributes)
+        ).join(last, "dst", "left")
+        condition = [
+            None if each is None else _as_column(each)
+            for each in (stopping_condition, target_condition, edge_filter)
+        ]
+        return accumulated(
+            start.withColumn(
+                "src_attributes",
+                packed(self._vertices, "src_attributes", required_vertex_attributes)),
+            steps, dict(zip(names, map(_as_column, accumulator_inits))),
+            dict(zip(names, map(_as_column, accumulator_updates))), most, *condition,
+        )
 
     def aggregateMessages(
         self, aggCol: Column | Sequence[Column],

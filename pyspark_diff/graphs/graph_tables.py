@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -22,6 +23,8 @@ class GraphTables:
     """The tables of a graph that changes over time: the part of `GraphDiff` without algorithms."""
 
     def __init__(self, vertices: Any, edges: Any = None):
+        if edges is None and hasattr(vertices, "vertex_property_groups"):
+            vertices, edges = _grouped(vertices)
         if edges is None:
             if not hasattr(vertices, "vertices") or not hasattr(vertices, "edges"):
                 raise SchemaError(
@@ -226,6 +229,24 @@ def _collection(
     if {"time", "diff"} <= set(table.columns):
         return DiffFrame(table)
     return DiffFrame(table.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
+
+
+def _grouped(graph: Any) -> tuple[Any, Any]:
+    """The vertices and the edges of all groups of a PropertyGraphFrame."""
+    tables = []
+    for groups in (graph.vertex_property_groups, graph.edges_property_groups):
+        parts = [group.get_data() for group in groups]
+        if not parts:
+            raise SchemaError(
+                "the property graph has no group of vertices, or none of edges. Add one, or pass "
+                "GraphDiff(vertices, edges)"
+            )
+        changing = next((part for part in parts if isinstance(part, DiffFrame)), None)
+        if changing is not None:
+            parts = [
+                part if isinstance(part, DiffFrame) else changing._lifted(part) for part in parts]
+        tables.append(reduce(lambda some, part: some.union(part), parts))
+    return tables[0], tables[1]
 
 
 def packed(table: DiffFrame, name: str, columns: Sequence[str] | None = None) -> Column:
