@@ -28,9 +28,11 @@ from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
 from pyspark_diff.graphs.transitive_closure import transitive_closure
 from pyspark_diff.graphs.triangles import triangles
+from pyspark_diff.graphs.vertex_program import Pregel
 
 __all__ = [
     "GraphDiff",
+    "Pregel",
     "bfs",
     "connected_components",
     "degrees",

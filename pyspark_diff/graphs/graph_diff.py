@@ -14,34 +14,44 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.connected_components import connected_components
 from pyspark_diff.graphs.edges import at_least_one
-from pyspark_diff.graphs.find import find
 from pyspark_diff.graphs.graph_ranks import ranks_by_source, ranks_of
+from pyspark_diff.graphs.graph_tables import GraphTables, check_options, induced, packed
 from pyspark_diff.graphs.independent_set import maximal_independent_set
+from pyspark_diff.graphs.k_core import core_numbers
 from pyspark_diff.graphs.label_propagation import label_propagation
+from pyspark_diff.graphs.neighbor_paths import accumulated
+from pyspark_diff.graphs.neighborhood_labels import neighborhood_labels
+from pyspark_diff.graphs.neighbours import both_ways
+from pyspark_diff.graphs.path_rows import shortest_path_rows
 from pyspark_diff.graphs.paths import cycles, simple_paths
 from pyspark_diff.graphs.shortest_paths import shortest_paths
 from pyspark_diff.graphs.strongly_connected_components import strongly_connected_components
 from pyspark_diff.graphs.triangles import triangles
+from pyspark_diff.graphs.vertex_program import Pregel
 from pyspark_diff.spark.frames import column
 
 
-class GraphDiff:
+class GraphDiff(GraphTables):
     """A graph that changes over time, with the methods of a GraphFrame.
 
     Parameters
     ----------
-    vertices : DiffFrame, DataFrame, or an object with ``vertices`` and ``edges``
+    vertices : DiffFrame, DataFrame, GraphFrame or PropertyGraphFrame
         A table with a column ``id``, each once, and any attributes. A GraphFrame has both tables.
+        All groups of a PropertyGraphFrame together are a graph with the columns of its
+        ``to_graphframe``. Their data may be collections.
     edges : DiffFrame or DataFrame, optional
         A table with columns ``src`` and ``dst`` of the type of ``id``, and any attributes. An edge
         with an end that is no vertex counts in the algorithms, but only vertices have results.
+        A vertex with a null as its id, and an edge with a null end, count nowhere; `validate`
+        refuses them.
 
     Raises
     ------
@@ -52,10 +62,9 @@ class GraphDiff:
     -----
     A plain Spark frame is a constant: it is the same at all times.
 
-    The class lacks ``bfs`` with columns for each length of a path (see `pyspark_diff.graphs.bfs`),
-    ``pregel`` (see `pyspark_diff.graphs.pregel`), ``neighborhood_aware_cdlp``,
-    ``aggregate_neighbors``, sketches, random walks, SVD++ and power iteration clustering. Nothing
-    is cached, so there is no ``cache``.
+    The class lacks ``hyper_anf`` and other sketches, random walks and their embeddings,
+    ``svdPlusPlus`` and ``powerIterationClustering``. Nothing is cached, so there is no ``cache``,
+    ``persist`` or ``unpersist``.
 
     Source: GraphFrames, https://graphframes.io
 
@@ -76,168 +85,6 @@ class GraphDiff:
     [(1, 'Ann', 1), (2, 'Bob', 1), (3, 'Eve', 3)]
     """
 
-    def __init__(self, vertices: Any, edges: Any = None):
-        if edges is None:
-            if not hasattr(vertices, "vertices") or not hasattr(vertices, "edges"):
-                raise SchemaError(
-                    "GraphDiff takes vertices and edges, or a GraphFrame. This is a "
-                    f"{type(vertices).__name__} alone. Pass GraphDiff(vertices, edges)"
-                )
-            vertices, edges = vertices.vertices, vertices.edges
-        tables = (table for table in (vertices, edges) if isinstance(table, DiffFrame))
-        changing = next(tables, None)
-        self._vertices = _collection(vertices, changing, ("id",), "the vertices")
-        self._edges = _collection(edges, changing, ("src", "dst"), "the edges")
-        wanted = self._vertices.schema["id"].dataType
-        for name in ("src", "dst"):
-            kind = self._edges.schema[name].dataType
-            if kind != wanted:
-                raise SchemaError(
-                    f"column {name!r} of the edges is {kind.simpleString()}, and 'id' of the "
-                    f"vertices is {wanted.simpleString()}. Cast one of them"
-                )
-
-    @property
-    def vertices(self) -> DiffFrame:
-        """The vertices: ``id`` and the attributes."""
-        return self._vertices
-
-    nodes = vertices
-
-    @property
-    def edges(self) -> DiffFrame:
-        """The edges: ``src``, ``dst`` and the attributes."""
-        return self._edges
-
-    def at(self, time: Any = None) -> tuple[DataFrame, DataFrame]:
-        """The vertices and edges at a time, for ``GraphFrame(*graph.at(time))``.
-
-        Raises
-        ------
-        NotReadableError
-            If one of them is not kept, or the time is not complete.
-        """
-        return self._vertices.at(time), self._edges.at(time)
-
-    def __repr__(self) -> str:
-        return f"GraphDiff(v:{self._vertices.columns}, e:{self._edges.columns})"
-
-    # Degrees and parts of the graph
-
-    @property
-    def outDegrees(self) -> DiffFrame:
-        """``id`` and ``outDegree`` of each vertex with an edge from it."""
-        return self._edges.select("src").count().toDF("id", "outDegree")
-
-    @property
-    def inDegrees(self) -> DiffFrame:
-        """``id`` and ``inDegree`` of each vertex with an edge to it."""
-        return self._edges.select("dst").count().toDF("id", "inDegree")
-
-    @property
-    def degrees(self) -> DiffFrame:
-        """``id`` and ``degree`` of each vertex with an edge. A self-loop counts twice."""
-        return self._ends().count().toDF("id", "degree")
-
-    def type_out_degree(
-        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
-    ) -> DiffFrame:
-        """``id`` and ``outDegrees``: a struct of the number of edges of each type from a vertex."""
-        return self._by_type("src", edge_type_col, edge_types, "outDegrees")
-
-    def type_in_degree(
-        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
-    ) -> DiffFrame:
-        """``id`` and ``inDegrees``: a struct of the number of edges of each type to a vertex."""
-        return self._by_type("dst", edge_type_col, edge_types, "inDegrees")
-
-    def type_degree(
-        self, edge_type_col: str, edge_types: Sequence[Any] | None = None
-    ) -> DiffFrame:
-        """``id`` and ``degrees``: a struct of the number of edges of each type at a vertex.
-
-        A self-loop counts twice.
-        """
-        return self.as_undirected()._by_type("src", edge_type_col, edge_types, "degrees")
-
-    def _by_type(
-        self, end: str, name: str, types: Sequence[Any] | None, result: str
-    ) -> DiffFrame:
-        if types is None:
-            raise SchemaError(
-                "the types of edges are columns of the result, so they cannot change with the "
-                "edges. List them: edge_types=[...]"
-            )
-        calls = [
-            F.sum(F.when(column(name) == value, 1).otherwise(0)).cast("int").alias(f"type{number}")
-            for number, value in enumerate(types)
-        ]
-        counts = self._edges.groupBy(end).agg(*calls)
-        fields = [F.col(f"type{n}").alias(str(value)) for n, value in enumerate(types)]
-        return counts.select(F.col(end).alias("id"), F.struct(*fields).alias(result))
-
-    @property
-    def triplets(self) -> DiffFrame:
-        """``src``, ``edge`` and ``dst``: for each edge, structs of its ends and of the edge."""
-        edges = self._edges.select(_packed(self._edges, "edge"), "src", "dst").toDF(
-            "edge", "src_id", "dst_id")
-        first = self._vertices.select("id", _packed(self._vertices, "src"))
-        second = self._vertices.select("id", _packed(self._vertices, "dst"))
-        return edges.join(first.toDF("src_id", "src"), "src_id").join(
-            second.toDF("dst_id", "dst"), "dst_id").select("src", "edge", "dst")
-
-    def filterVertices(self, condition: str | Column) -> GraphDiff:
-        """The graph of the vertices for which a condition is true, and the edges between them."""
-        vertices = self._vertices.where(condition)
-        return GraphDiff(vertices, _induced(self._edges, vertices))
-
-    def filterEdges(self, condition: str | Column) -> GraphDiff:
-        """The graph with all vertices, and the edges for which a condition is true."""
-        return GraphDiff(self._vertices, self._edges.where(condition))
-
-    def dropIsolatedVertices(self) -> GraphDiff:
-        """The graph without the vertices that have no edge."""
-        linked = self._ends().toDF("id").distinct()
-        return GraphDiff(self._vertices.join(linked, "id", "left_semi"), self._edges)
-
-    def as_reversed(self) -> GraphDiff:
-        """The graph with each edge in the other direction."""
-        return GraphDiff(self._vertices, _turned(self._edges))
-
-    def as_undirected(self) -> GraphDiff:
-        """The graph with each edge in both directions."""
-        edges = _turned(_turned(self._edges))
-        return GraphDiff(self._vertices, edges.union(_turned(self._edges)))
-
-    def validate(self, check_vertices: bool = True, **options: Any) -> None:
-        """Fail each step after which a vertex occurs twice, or an end of an edge is no vertex.
-
-        Parameters
-        ----------
-        check_vertices : bool
-            Whether the ends of edges are checked.
-
-        Notes
-        -----
-        The method adds claims to the dataflow. Without a dataflow it checks all times at once, at
-        the call, as GraphFrames does.
-        """
-        _check_options(options, "validate", {"intermediate_storage_level"})
-        twice = self._vertices.groupBy("id").count().where("count > 1")
-        checks = [twice.assert_empty("a vertex is there twice")]
-        if check_vertices:
-            missing = self._ends().toDF("id").distinct().join(self._vertices, "id", "left_anti")
-            checks.append(missing.assert_empty("an end of an edge is no vertex"))
-        for check in checks:
-            if check._collection.flow is None:
-                check.to_df().collect()
-
-    def find(self, pattern: str) -> DiffFrame:
-        """All matches of a motif: see `pyspark_diff.graphs.find`."""
-        return find(self, pattern)
-
-    # Algorithms
-
     def connectedComponents(self, **options: Any) -> DiffFrame:
         """The vertices with the ``component`` of each: its smallest vertex.
 
@@ -247,7 +94,7 @@ class GraphDiff:
             The options of GraphFrames, which choose an algorithm and its checkpoints. They have no
             effect here.
         """
-        _check_options(options, "connectedComponents", {
+        check_options(options, "connectedComponents", {
             "algorithm", "checkpointInterval", "broadcastThreshold", "useLabelsAsComponents",
             "use_local_checkpoints", "max_iter", "storage_level",
         })
@@ -268,7 +115,7 @@ class GraphDiff:
 
         A vertex takes the smallest label with the most votes. GraphFrames takes any such label.
         """
-        _check_options(options, "labelPropagation", {
+        check_options(options, "labelPropagation", {
             "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
         })
         rounds = at_least_one(maxIter, "maxIter")
@@ -285,7 +132,7 @@ class GraphDiff:
         is_directed : bool
             Whether a path follows the direction of edges.
         """
-        _check_options(options, "shortestPaths", {
+        check_options(options, "shortestPaths", {
             "algorithm", "use_local_checkpoints", "checkpoint_interval", "storage_level",
         })
         if not landmarks:
@@ -295,16 +142,62 @@ class GraphDiff:
         steps = turned.withColumn("weight", F.lit(1).cast("long"))
         known = self._vertices.select("id").where(F.col("id").isin(list(landmarks)))
         distances = shortest_paths(
-            steps, known.toDF("node"), per_source=True, directed=is_directed
+            steps, known.toDF("node"), per_source=True, directed=is_directed,
+            negative_weights=True,  # there is none
         )
         entries = F.struct("source", F.col("distance").cast("int"))
         maps = distances.groupBy("node").agg(
             F.map_from_entries(F.sort_array(F.collect_list(entries))).alias("distances"))
         return self._with(maps, "distances", F.expr("map()"))
 
+    def neighborhood_aware_cdlp(
+        self, max_iter: int, structural_similarity_multiplier: float = 0.5,
+        ignore_direct_links: bool = False, initial_label_col: str | None = None,
+        is_directed: bool = True, **options: Any,
+    ) -> DiffFrame:
+        """The vertices with the ``label`` of each after some rounds of weighted votes.
+
+        Parameters
+        ----------
+        max_iter : int
+            The largest number of rounds.
+        structural_similarity_multiplier : float
+            The weight of each vertex that both ends of an edge have an edge to.
+        ignore_direct_links : bool
+            Whether only these vertices count, and not the edge itself, which has weight 1.
+        initial_label_col : str, optional
+            The column of the first labels. By default a vertex starts with its id.
+        is_directed : bool
+            Whether a label goes along an edge only, or in both directions. Without a direction
+            parallel edges are one.
+
+        Notes
+        -----
+        A vertex takes the label with the largest weight, and the largest one of several. Common
+        neighbours are counted exactly, so that `lg_nom_entries` has no effect. GraphFrames
+        estimates large numbers of them.
+        """
+        check_options(options, "neighborhood_aware_cdlp", {
+            "lg_nom_entries", "use_local_checkpoints", "checkpoint_interval", "storage_level",
+        })
+        rounds = at_least_one(max_iter, "max_iter")
+        similarity = float(structural_similarity_multiplier)
+        if not 0 <= similarity < math.inf or ignore_direct_links and not similarity:
+            raise SchemaError(
+                f"structural_similarity_multiplier is {structural_similarity_multiplier!r}. Pass a "
+                "number of at least 0, and above 0 with ignore_direct_links=True"
+            )
+        first = "id" if initial_label_col is None else initial_label_col
+        labels = self._vertices.select("id", column(first).alias("label")).toDF("node", "label")
+        arcs = self._ways()
+        if not is_directed:
+            arcs = both_ways(self._edges.select("src", "dst")).distinct()
+        voted = neighborhood_labels(labels, arcs, rounds, 1 - ignore_direct_links, similarity)
+        return self._with(voted, "label")
+
     def triangleCount(self, *_: Any, **options: Any) -> DiffFrame:
         """The vertices with the ``count`` of triangles of each."""
-        _check_options(options, "triangleCount", {"storage_level", "algorithm", "lg_nom_entries"})
+        check_options(options, "triangleCount", {"storage_level", "algorithm", "lg_nom_entries"})
         if options.get("algorithm", "exact") != "exact":
             raise SchemaError(
                 "triangleCount is exact here. Leave algorithm= out, or pass algorithm='exact'"
@@ -315,31 +208,11 @@ class GraphDiff:
 
     def k_core(self, **options: Any) -> DiffFrame:
         """The vertices with ``kcore``: the largest k such that a vertex is in the k-core.
-
-        Notes
-        -----
-        A vertex starts with its degree. In each round it takes the largest h such that h of its
-        neighbours have at least h, until no vertex changes.
-        Source: Lü, Zhou, Zhang, Stanley, "The H-index of a network node and its relation to degree
-        and coreness", Nature Communications 7, 2016.
         """
-        _check_options(options, "k_core", {
+        check_options(options, "k_core", {
             "checkpoint_interval", "use_local_checkpoints", "storage_level",
         })
-        ends = self._edges.where("src <> dst").select("src", "dst")
-        pairs = ends.union(ends.select("dst", "src").toDF("src", "dst")).distinct()
-        start = pairs.select("src").count().toDF("node", "core")
-        arcs = pairs.toDF("other", "node")
-        index = F.expr(
-            "size(filter(sort_array(collect_list(core), false), (core, place) -> core > place))"
-        ).cast("long")
-
-        def round_of(cores: DiffFrame) -> DiffFrame:
-            near = cores.join(arcs.toDF("node", "other"), "node").select(
-                F.col("other").alias("node"), "core")
-            return near.groupBy("node").agg(index.alias("core"))
-
-        cores = start.iterate(round_of, name="k_core")
+        cores = core_numbers(self._edges.select("src", "dst"))
         return self._with(cores, "kcore", F.lit(0).cast("long"))
 
     def maximal_independent_set(self, seed: int = 42, **options: Any) -> DiffFrame:
@@ -353,7 +226,7 @@ class GraphDiff:
         seed : int
             No effect, as the order of vertices depends on their ids.
         """
-        _check_options(options, "maximal_independent_set", {
+        check_options(options, "maximal_independent_set", {
             "checkpoint_interval", "use_local_checkpoints", "storage_level",
         })
         chosen = maximal_independent_set(self._plain()).toDF("id")
@@ -448,6 +321,52 @@ class GraphDiff:
         edges = self._edges.join(degrees, "src").withColumn("weight", 1 / F.col("weight_"))
         return GraphDiff(vertices, edges.select(*map(column, self._edges.columns), "weight"))
 
+    def bfs(
+        self, fromExpr: str | Column, toExpr: str | Column, edgeFilter: str | Column | None = None,
+        maxPathLength: int = 10,
+    ) -> DiffFrame:
+        """The shortest paths from some vertices to others: a row for each.
+
+        Parameters
+        ----------
+        fromExpr, toExpr : str or Column
+            Conditions for the first and the last vertex of a path.
+        edgeFilter : str or Column, optional
+            A condition for its edges.
+        maxPathLength : int
+            The largest number of edges of a path.
+
+        Returns
+        -------
+        DiffFrame
+            ``from``, ``e0``, ``v1``, ``e1``, …, ``to``: structs of the columns of vertices and
+            edges. The columns are those of a path of `maxPathLength` edges, and those after the end
+            of a shorter path are null. In GraphFrames the columns depend on the length, which may
+            change here.
+
+        Notes
+        -----
+        All paths have the length of the shortest one between any two of these vertices. It is zero
+        if a vertex meets both conditions. Each of parallel edges is a path of its own. An edge with
+        an end that is no vertex is in no path.
+        `pyspark_diff.graphs.bfs` returns the distance of each node.
+        """
+        if not isinstance(maxPathLength, int) or maxPathLength < 0:
+            raise SchemaError(
+                f"maxPathLength is {maxPathLength!r}. Pass a whole number of at least 0")
+        edges = self._edges if edgeFilter is None else self._edges.where(edgeFilter)
+        vertices = self._vertices.select("id", packed(self._vertices, "vertex"))
+        firsts, lasts = (self._where(condition) for condition in (fromExpr, toExpr))
+        arcs = induced(edges, self._vertices).select("src", "dst", packed(edges, "edge"))
+        return shortest_path_rows(
+            vertices.toDF("node", "vertex"), arcs.toDF("node", "other", "edge"), firsts, lasts,
+            maxPathLength,
+        )
+
+    def _where(self, condition: str | Column) -> DiffFrame:
+        """The vertices for which a condition is true: ``node``, each once."""
+        return self._vertices.where(condition).select("id").toDF("node").distinct()
+
     def all_paths(
         self, from_expr: str | Column, to_expr: str | Column,
         edge_filter: str | Column | None = None, max_path_length: int = 5,
@@ -471,19 +390,15 @@ class GraphDiff:
         A path has at least one edge, and parallel edges are one. The number of paths, also of those
         that end elsewhere, may grow exponentially with their length.
         """
-        _check_options(options, "all_paths", {
+        check_options(options, "all_paths", {
             "checkpoint_interval", "use_local_checkpoints", "storage_level",
         })
         most = at_least_one(max_path_length, "max_path_length")
         edges = self._edges if edge_filter is None else self._edges.where(edge_filter)
         arcs = self._arcs(edges, is_directed)
-        ids = [
-            self._vertices.where(condition).select("id").toDF("node").distinct()
-            for condition in (from_expr, to_expr)
-        ]
-        paths = simple_paths(ids[0], arcs, most).where(F.size("path") > 1)
+        paths = simple_paths(self._where(from_expr), arcs, most).where(F.size("path") > 1)
         length = (F.size("path") - 1).cast("long").alias("len")
-        return paths.join(ids[1], "node", "left_semi").select("path", length)
+        return paths.join(self._where(to_expr), "node", "left_semi").select("path", length)
 
     def detectingCycles(self, **options: Any) -> DiffFrame:
         """``id`` and ``found_cycles``: each cycle from the vertex, a list of ids that ends with it.
@@ -493,7 +408,7 @@ class GraphDiff:
         A cycle of n vertices has n rows, one from each of them. Parallel edges are one. The number
         of paths to be followed may grow exponentially with the size of the graph.
         """
-        _check_options(options, "detectingCycles", {
+        check_options(options, "detectingCycles", {
             "checkpoint_interval", "use_local_checkpoints", "storage_level",
         })
         everyone = self._vertices.select("id").toDF("node").distinct()
@@ -501,10 +416,89 @@ class GraphDiff:
 
     def _arcs(self, edges: DiffFrame, directed: bool) -> DiffFrame:
         """``node`` and ``other``, each pair once, of edges between vertices."""
-        ends = _induced(edges, self._vertices).select("src", "dst").toDF("node", "other")
+        ends = induced(edges, self._vertices).select("src", "dst").toDF("node", "other")
         if not directed:
             ends = ends.union(ends.select("other", "node").toDF("node", "other"))
         return ends.distinct()
+
+    @property
+    def pregel(self) -> Pregel:
+        """A program of vertices that send messages, without its parts: see `Pregel`."""
+        return Pregel(self._vertices, induced(self._edges, self._vertices))
+
+    def aggregate_neighbors(
+        self, starting_vertices: str | Column, accumulator_names: Sequence[str],
+        accumulator_inits: Sequence[str | Column], accumulator_updates: Sequence[str | Column],
+        max_hops: int = 3, stopping_condition: str | Column | None = None,
+        target_condition: str | Column | None = None,
+        required_vertex_attributes: Sequence[str] | None = None,
+        required_edge_attributes: Sequence[str] | None = None,
+        edge_filter: str | Column | None = None, remove_loops: bool = False, **options: Any,
+    ) -> DiffFrame:
+        """Values that are accumulated along each path from some vertices.
+
+        Parameters
+        ----------
+        starting_vertices : str or Column
+            A condition for the first vertex of a path.
+        accumulator_names : sequence of str
+            The columns of the values.
+        accumulator_inits, accumulator_updates : sequence of str or Column
+            Their first values over the columns of a vertex, and their values after an edge. The
+            latter use the values before the edge, and the structs ``src_attributes``,
+            ``edge_attributes`` and ``dst_attributes``.
+        max_hops : int
+            The largest number of edges of a path.
+        stopping_condition, target_condition : str or Column, optional
+            A path ends if one of them is true, over the columns for the updates. At least one of
+            them is needed. With a target only paths that end at one have results.
+        required_vertex_attributes, required_edge_attributes : sequence of str, optional
+            The columns of the structs.
+        edge_filter : str or Column, optional
+            A condition for an edge of a path, over the same columns.
+        remove_loops : bool
+            Whether self-loops are left out.
+
+        Returns
+        -------
+        DiffFrame
+            ``id`` of the last vertex, ``hop``, the number of edges, and the values: a row for each
+            path. Paths may visit a vertex again.
+        """
+        check_options(options, "aggregate_neighbors", {
+            "checkpoint_interval", "use_local_checkpoints", "storage_level",
+        })
+        most = at_least_one(max_hops, "max_hops")
+        names = list(accumulator_names)
+        if not names or not len(names) == len(accumulator_inits) == len(accumulator_updates):
+            raise SchemaError(
+                "aggregate_neighbors needs a first value and an update for each accumulator. Pass "
+                "lists of the same length"
+            )
+        if stopping_condition is None and target_condition is None:
+            raise SchemaError(
+                "aggregate_neighbors needs the end of a path. Pass stopping_condition or "
+                "target_condition"
+            )
+        start = self._vertices.where(starting_vertices)
+        edges = self._edges.where("src <> dst") if remove_loops else self._edges
+        last = self._vertices.select(
+            F.col("id").alias("dst"),
+            packed(self._vertices, "dst_attributes", required_vertex_attributes))
+        steps = edges.select(
+            "src", "dst", packed(edges, "edge_attributes", required_edge_attributes)
+        ).join(last, "dst", "left")
+        condition = [
+            None if each is None else _as_column(each)
+            for each in (stopping_condition, target_condition, edge_filter)
+        ]
+        return accumulated(
+            start.withColumn(
+                "src_attributes",
+                packed(self._vertices, "src_attributes", required_vertex_attributes)),
+            steps, dict(zip(names, map(_as_column, accumulator_inits))),
+            dict(zip(names, map(_as_column, accumulator_updates))), most, *condition,
+        )
 
     def aggregateMessages(
         self, aggCol: Column | Sequence[Column],
@@ -522,7 +516,7 @@ class GraphDiff:
             Messages to an end, over the structs ``src``, ``edge`` and ``dst`` of `triplets`. A null
             is no message.
         """
-        _check_options(options, "aggregateMessages", {"intermediate_storage_level"})
+        check_options(options, "aggregateMessages", {"intermediate_storage_level"})
         calls = list(_several(aggCol))
         sent = [("src", message) for message in _several(sendToSrc)]
         sent += [("dst", message) for message in _several(sendToDst)]
@@ -535,57 +529,12 @@ class GraphDiff:
         parts = [
             triplets.select(
                 F.col(f"{end}.id").alias("id"),
-                (F.expr(message) if isinstance(message, str) else message).alias("MSG"),
+                _as_column(message).alias("MSG"),
             )
             for end, message in sent
         ]
         messages = reduce(DiffFrame.union, parts).where("MSG IS NOT NULL")
         return messages.groupBy("id").agg(*calls)
-
-    # Parts
-
-    def _ends(self) -> DiffFrame:
-        """Both ends of each edge, in one column."""
-        return self._edges.select("src").toDF("id").union(self._edges.select("dst").toDF("id"))
-
-    def _plain(self) -> GraphDiff:
-        """The graph without attributes."""
-        return GraphDiff(self._vertices.select("id"), self._edges.select("src", "dst"))
-
-    def _with(
-        self, results: DiffFrame, name: str, default: Column | None = None
-    ) -> DiffFrame:
-        """The vertices with a result, from a collection of a node and its result."""
-        others = [column for column in self._vertices.columns if column != name]
-        named = results.toDF("id", "result_")
-        how = "inner" if default is None else "left"
-        value = F.col("result_") if default is None else F.coalesce("result_", default)
-        joined = self._vertices.join(named, "id", how)
-        return joined.select(*map(column, others), value.alias(name))
-
-
-def _collection(
-    table: Any, changing: DiffFrame | None, names: Sequence[str], what: str
-) -> DiffFrame:
-    """A table as a collection, checked to have the columns of a graph in GraphFrames' spelling."""
-    if not isinstance(table, (DiffFrame, DataFrame)):
-        raise SchemaError(
-            f"{what} are a DiffFrame or a Spark frame, not a {type(table).__name__}. Make one with "
-            "spark.createDataFrame(...)"
-        )
-    missing = [name for name in names if name not in table.columns]
-    if missing:
-        raise SchemaError(
-            f"{what} have no column {missing[0]!r}; the columns are {', '.join(table.columns)}. "
-            f"Rename one: withColumnRenamed(..., {missing[0]!r})"
-        )
-    if isinstance(table, DiffFrame):
-        return table
-    if changing is not None:
-        return changing._lifted(table)
-    if {"time", "diff"} <= set(table.columns):
-        return DiffFrame(table)
-    return DiffFrame(table.withColumn("time", F.lit(0)).withColumn("diff", F.lit(1)))
 
 
 def _reset_probability(value: Any) -> float:
@@ -609,36 +558,11 @@ def _missing(everyone: DiffFrame, source: Any) -> DiffFrame:
     return checked.crossJoin(everyone.hint("broadcast")).select("node")
 
 
-def _packed(table: DiffFrame, name: str) -> Column:
-    """A struct of all columns of a table."""
-    return F.struct(*map(column, table.columns)).alias(name)
-
-
-def _induced(edges: DiffFrame, vertices: DiffFrame) -> DiffFrame:
-    """The edges whose ends are vertices."""
-    ids = vertices.select("id")
-    columns = edges.columns
-    for end in ("src", "dst"):
-        edges = edges.join(ids.toDF(end), end, "left_semi")
-    return edges.select(*map(column, columns))
-
-
-def _turned(edges: DiffFrame) -> DiffFrame:
-    """Each edge in the other direction: its ends, then its attributes."""
-    attributes = [name for name in edges.columns if name not in ("src", "dst")]
-    return edges.select(
-        F.col("dst").alias("src"), F.col("src").alias("dst"), *map(column, attributes))
+def _as_column(expression: str | Column) -> Column:
+    return F.expr(expression) if isinstance(expression, str) else expression
 
 
 def _several(columns: Any) -> Iterable[Any]:
     if columns is None:
         return ()
     return (columns,) if isinstance(columns, (str, Column)) else columns
-
-
-def _check_options(options: dict[str, Any], method: str, known: set[str]) -> None:
-    others = sorted(set(options) - known)
-    if others:
-        raise SchemaError(
-            f"{method} has no option {others[0]!r}. Its options are {', '.join(sorted(known))}"
-        )

@@ -19,14 +19,8 @@ def maximal_independent_set(
 
     Parameters
     ----------
-    edges : DiffFrame, DataFrame, or object with ``vertices`` and ``edges``
-        Taken as undirected. Parallel edges and self-loops make no difference, but the end of a
-        self-loop is a node.
-    nodes : DiffFrame, DataFrame or sequence of ids, optional
-        Nodes that may have no edge: column ``node`` (or ``id``), of the type of ``src``. Vertices
-        of ``edges`` count without being named.
-    src, dst : str
-        The columns of an edge's ends.
+    edges, nodes, src, dst
+        The graph, as in `connected_components`: taken as undirected.
 
     Returns
     -------

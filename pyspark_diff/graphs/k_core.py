@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql import functions as F
+
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import at_least_one, edges_of
-from pyspark_diff.graphs.neighbours import ends, simple
+from pyspark_diff.graphs.neighbours import both_ways, ends, simple
 
 
 def k_core(edges: Any, k: int, *, src: str = "src", dst: str = "dst") -> DiffFrame:
@@ -77,3 +79,32 @@ def k_core_nodes(edges: Any, k: int, *, src: str = "src", dst: str = "dst") -> D
     [1, 2, 3]
     """
     return ends(k_core(edges, k, src=src, dst=dst)).distinct()
+
+
+def core_numbers(edges: DiffFrame) -> DiffFrame:
+    """``node`` and ``core`` of each node with a neighbour: the largest k of its k-cores.
+
+    A node starts with its degree. In each round it takes the largest h such that h of its
+    neighbours have at least h, until no node changes.
+    Source: Lü, Zhou, Zhang, Stanley, "The H-index of a network node and its relation to degree and
+    coreness", Nature Communications 7, 2016.
+
+    Examples
+    --------
+    >>> from pyspark_diff.graphs.edges import edges_of
+    >>> from pyspark_diff.graphs.k_core import core_numbers
+    >>> edges = spark.createDataFrame([(1, 2), (2, 3), (3, 1), (3, 4)], "src long, dst long")
+    >>> sorted(tuple(row) for row in core_numbers(edges_of(edges)).at(0).collect())
+    [(1, 2), (2, 2), (3, 2), (4, 1)]
+    """
+    arcs = both_ways(simple(edges))
+    start = arcs.select("node").count().toDF("node", "core")
+    index = F.expr(
+        "size(filter(sort_array(collect_list(core), false), (core, place) -> core > place))"
+    ).cast("long")
+
+    def round_of(cores: DiffFrame) -> DiffFrame:
+        near = cores.join(arcs, "node").select(F.col("other").alias("node"), "core")
+        return near.groupBy("node").agg(index.alias("core"))
+
+    return start.iterate(round_of, name="k_core")

@@ -99,8 +99,9 @@ class _Parser:
         self._kinds: dict[str, str] = {}
         #: The position of the edge that a generated name of an edge belongs to.
         self._lengths: dict[str, int] = {}
-        #: The ends of the edge that a generated name of a node belongs to.
-        self._between: dict[str, tuple[str, str]] = {}
+        #: The ends of the path that a generated name of a node belongs to. An end without a name is
+        #: another node in each path, so its path's position represents it.
+        self._between: dict[str, tuple[str | int, str | int]] = {}
 
     def motif(self) -> Motif:
         terms = [self._term()]
@@ -213,12 +214,13 @@ class _Parser:
         least, most = hops
         nodes = [f"_{src or ''}{dst or ''}{number}" for number in range(1, most)]
         edges = [None if edge is None else f"_{edge}{number}" for number in range(1, most + 1)]
-        own = (src or "", dst or "")
+        own = (at if src is None else src, at if dst is None else dst)
         for between in nodes:
             if between in self._kinds and between not in self._between:
                 self._refuse(f"{between!r} is another node: take other names", at)
             if self._between.setdefault(between, own) != own:
-                self._refuse(f"{between!r} is a node between two pairs: take other names", at)
+                advice = "take other names" if None not in (src, dst) else "name their ends"
+                self._refuse(f"{between!r} is a node between two pairs: {advice}", at)
         for number, name in enumerate(edges):
             if name is not None and self._lengths.get(name) != at:
                 self._add(name, "edge", at)

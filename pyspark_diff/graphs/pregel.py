@@ -127,16 +127,35 @@ def pregel(
         raise SchemaError("there is no message: give to_dst=..., to_src=..., or both")
     graph = parts_of(edges, nodes, src=src, dst=dst)
     _check_names(initial, update, graph)
-    arcs = _without_dots(graph.edges)
-    vertices = _without_dots(graph.vertices)
-    start = vertices.withColumns(dict(initial))
+    states = run_rounds(
+        _without_dots(graph.vertices), _without_dots(graph.edges), messages, initial, aggregate,
+        update, limit,
+    )
+    return states.select("node", *map(column, initial))
+
+
+def run_rounds(
+    vertices: DiffFrame, arcs: DiffFrame, messages: Sequence[tuple[str, Column]],
+    initial: Mapping[str, Column], aggregate: Column, update: Mapping[str, Column],
+    limit: int | None, *, key: str = "node", msg: str = "msg",
+) -> DiffFrame:
+    """The vertices with their values after some rounds, or without a limit at the fixed point.
+
+    Parameters
+    ----------
+    messages : sequence of (str, Column)
+        The end that receives each message, and the message.
+    key, msg : str
+        The columns of the ids of vertices, and of the combined messages in expressions.
+    """
     own = vertices.columns
+    start = vertices.withColumns(dict(initial))
 
     def round_of(states: DiffFrame) -> DiffFrame:
-        sent = _sent(states, arcs, messages)
-        msgs = sent.where(F.col("msg").isNotNull()).groupBy("node").agg(aggregate.alias("msg"))
+        sent = _sent(states, arcs, messages, key).toDF(key, msg)
+        msgs = sent.where(F.col(msg).isNotNull()).groupBy(key).agg(aggregate.alias(msg))
         values = [value.alias(name) for name, value in update.items()]
-        received = states.join(msgs, "node", "left")
+        received = states.join(msgs, key, "left")
         following = received.select(*map(column, own), *values).select(*states.columns)
         for name in initial:
             first, then = (frame.schema[name].dataType for frame in (states, following))
@@ -147,26 +166,24 @@ def pregel(
                 )
         return following
 
-    states = (
-        start.iterate(round_of, name="pregel") if limit is None
-        else start.iterate(round_of, limit, on_limit="return", name="pregel")
-    )
-    return states.select("node", *map(column, initial))
+    if limit is None:
+        return start.iterate(round_of, name="pregel")
+    return start.iterate(round_of, limit, on_limit="return", name="pregel")
 
 
 def _sent(
-    states: DiffFrame, arcs: DiffFrame, messages: Sequence[tuple[str, Column]]
+    states: DiffFrame, arcs: DiffFrame, messages: Sequence[tuple[str, Column]], key: str
 ) -> DiffFrame:
-    """All messages of a round: the receiver ``node``, and ``msg``."""
+    """All messages of a round: the receiver and the message."""
     edge = arcs.alias("edge")
     near = {
-        end: states.alias(end).join(edge, F.col(f"{end}.node") == F.col(f"edge.{end}"))
+        end: states.alias(end).join(edge, F.col(f"{end}.{key}") == F.col(f"edge.{end}"))
         for end in ("src", "dst")
     }
     both: DiffFrame | None = None
     parts: list[DiffFrame] = []
     for end, message in messages:
-        columns = F.col(f"edge.{end}").alias("node"), message.alias("msg")
+        columns = F.col(f"edge.{end}").alias(key), message.alias("msg")
         for near_end, ways in near.items():
             if mentions(message, [f"{other}." for other in near if other != near_end]):
                 continue
@@ -179,7 +196,7 @@ def _sent(
         else:
             if both is None:
                 both = near["src"].join(
-                    states.alias("dst"), F.col("edge.dst") == F.col("dst.node")
+                    states.alias("dst"), F.col("edge.dst") == F.col(f"dst.{key}")
                 )
             parts.append(both.select(*columns))
     return parts[0].concat(*parts[1:]) if len(parts) > 1 else parts[0]

@@ -30,6 +30,7 @@ def shortest_paths(
     per_source: bool = False,
     directed: bool = True,
     max_rounds: int | None = None,
+    negative_weights: bool = False,
     src: str = "src",
     dst: str = "dst",
 ) -> DiffFrame:
@@ -43,17 +44,21 @@ def shortest_paths(
         Column ``node`` (or ``id``), of the type of ``src``.
     weight : str
         The column of weights: whole numbers, float or double. An edge with a weight of null or NaN
-        does not count. With a reachable cycle of negative weight there is no shortest path, and the
-        step fails with a `StalledError`. For whole numbers it fails as soon as a path has more
-        edges than there are nodes, and more than 64. For doubles it fails as soon as a distance
-        falls after that by more than rounding explains. Doubles are added from the source on, edge
-        by edge, so that a distance does not depend on earlier changes.
+        does not count. Doubles are added from the source on, edge by edge, so that a distance does
+        not depend on earlier changes.
     per_source : bool
         Distances from each source instead of from the nearest one.
     directed : bool
         Whether an edge leads from ``src`` to ``dst`` only, or in both directions.
     max_rounds : int, optional
         The largest number of edges of a shortest path; the default is 10,000.
+    negative_weights : bool
+        Whether weights may be below zero. By default a step with such a weight fails with an
+        `AssertionFailedError` that names the edge. If they are allowed, there is no shortest path
+        with a reachable cycle of negative weight, and the step fails with a `StalledError`. For
+        whole numbers it fails as soon as a path has more edges than there are nodes, and more than
+        64. For doubles it fails as soon as a distance falls after that by more than rounding
+        explains.
     src, dst : str
         The columns of an edge's ends.
 
@@ -90,8 +95,10 @@ def shortest_paths(
     [('a', 'a', 0), ('a', 'b', 5), ('a', 'c', 2)]
     """
     listed = edges_with(edges, {"weight": weight}, src, dst, beside=sources)
-    ways = listed if directed else undirected(listed)
-    arcs = _widened(ways.toDF("node", "other", "weight"), weight)
+    listed = _widened(listed, weight)
+    if not negative_weights:
+        listed = _without_negative(listed, weight)
+    arcs = (listed if directed else undirected(listed)).toDF("node", "other", "weight")
     start = ids_of(sources, listed, "the sources").distinct()
     if per_source:
         start = start.withColumn("source", F.col("node")).select("source", "node")
@@ -114,9 +121,21 @@ def shortest_paths(
     return loop.leave(nearest)
 
 
-def _widened(arcs: DiffFrame, name: str) -> DiffFrame:
+def _without_negative(edges: DiffFrame, name: str) -> DiffFrame:
+    """The edges, with the claim that no weight is below zero.
+
+    Without a dataflow the error comes from reading them.
+    """
+    negative = edges.where("weight < 0").assert_empty(
+        f"shortest_paths: {name!r} of an edge is below zero. Mend the edge, or allow it with "
+        "negative_weights=True"
+    )
+    return edges.where("weight >= 0").union(negative)
+
+
+def _widened(edges: DiffFrame, name: str) -> DiffFrame:
     """The edges with a weight, as long or double."""
-    kind = arcs.schema["weight"].dataType
+    kind = edges.schema["weight"].dataType
     if not isinstance(kind, (*_WHOLE, T.FloatType, T.DoubleType)):
         raise SchemaError(
             f"weights must be whole numbers, float or double; {name!r} is {kind.simpleString()}: "
@@ -124,6 +143,6 @@ def _widened(arcs: DiffFrame, name: str) -> DiffFrame:
         )
     weight = F.col("weight")
     if isinstance(kind, _WHOLE):
-        return arcs.where(weight.isNotNull()).withColumn("weight", weight.cast("long"))
+        return edges.where(weight.isNotNull()).withColumn("weight", weight.cast("long"))
     there = weight.isNotNull() & ~F.isnan(weight)
-    return arcs.where(there).withColumn("weight", weight.cast("double"))
+    return edges.where(there).withColumn("weight", weight.cast("double"))

@@ -79,9 +79,10 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find graph_diff graph_ranks "
-        "independent_set k_core label_propagation neighbours pagerank paths patterns pregel "
-        "propagation reachability shortest_paths strongly_connected_components "
-        "transitive_closure triangles".split()
+        "graph_tables independent_set k_core label_propagation neighbor_paths neighborhood_labels "
+        "neighbours pagerank path_rows paths patterns pregel propagation reachability "
+        "shortest_paths strongly_connected_components transitive_closure triangles "
+        "vertex_program".split()
     ),
     "sources": frozenset(
         "delta files iceberg inbox logs snapshots streams tables versioned".split()

@@ -163,6 +163,34 @@ def test_degrees_have_the_columns_of_graphframes(spark):
     assert rows(graph.type_degree("kind", ["x", "y"])) == [(1, (1, 1)), (2, (4, 1)), (9, (1, 0))]
 
 
+def test_nulls_are_no_vertices_and_no_ends(spark):
+    """GraphFrames counts a null as one more vertex with degrees."""
+    methods = [
+        lambda g: g.degrees, lambda g: g.outDegrees, lambda g: g.type_degree("kind", ["x", "y"]),
+        lambda g: g.find("(a)-[e]->()"), lambda g: g.triplets, lambda g: g.k_core(),
+        lambda g: g.connectedComponents(), lambda g: g.pageRank(maxIter=2).vertices,
+        lambda g: g.pageRank(maxIter=2).edges, lambda g: g.triangleCount(),
+        lambda g: g.filterVertices("id > 0").vertices, lambda g: g.dropIsolatedVertices().vertices,
+    ]
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        vertices, vertices_in = flow.input("vertices", "id long, name string")
+        edges, edges_in = flow.input("edges", "src long, dst long, kind string")
+        graph = GraphDiff(vertices, edges)
+        right = GraphDiff(vertices.where("id > 0"), edges.where("src > 0 AND dst > 0"))
+        kept = [[method(each).keep() for each in (graph, right)] for method in methods]
+        turned = graph.as_reversed().edges.keep()
+        vertices_in.insert([(1, "a"), (2, "b"), (None, "n")])
+        edges_in.insert([*EDGES, (1, None, "x"), (None, 2, "x"), (None, None, "y")])
+        flow.advance_to(1)
+        edges_in.remove([(1, None, "x"), (1, 2, "x")])
+        edges_in.insert([(2, None, "y")])
+        flow.advance_to(2)
+        for number, frames in enumerate(kept):
+            with_nulls, without = (sorted(map(tuple, frame.at().collect())) for frame in frames)
+            assert with_nulls == without and without, number
+        assert turned.at().count() == 6
+
+
 def test_parts_of_a_graph(spark):
     graph = fixed(spark, EDGES)
     assert rows(graph.triplets)[0] == ((1, "a"), (1, 2, "x"), (2, "b"))
@@ -281,6 +309,8 @@ def test_mistakes_are_named(spark):
 @pytest.mark.parametrize(("vertices", "edges", "words"), [
     ([(1,), (1,)], [(1, 1)], "a vertex is there twice"),
     ([(1,), (2,)], [(1, 5)], "an end of an edge is no vertex"),
+    ([(1,), (2,)], [(1, None)], r"(?s)an end of an edge is no vertex.*\(None,?\)"),
+    ([(1,), (None,)], [(1, 1)], "the id of a vertex is null"),
 ])
 def test_an_invalid_graph_fails_the_step(spark, vertices, edges, words):
     with Dataflow(spark, runner="local") as flow:

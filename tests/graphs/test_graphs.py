@@ -954,12 +954,34 @@ def test_a_cycle_of_negative_weight_is_told(spark, kind):
         [(1, 2, 5), (2, 3, -2), (3, 2, 1), (2, 4, -9)], "src long, dst long, weight int"
     ).withColumn("weight", F.col("weight").cast(kind))
     with pytest.raises(StalledError, match="after 5 iterations.*less than zero on a cycle"):
-        graphs.shortest_paths(edges, [1], max_rounds=4).at(0).collect()
+        graphs.shortest_paths(
+            edges, [1], max_rounds=4, negative_weights=True).at(0).collect()
     right = edges.where("src < dst")
     expected = [(1, 0), (2, 5), (3, 3), (4, -4)]
-    assert collected(graphs.shortest_paths(right, [1], max_rounds=2)) == expected
+    assert collected(graphs.shortest_paths(
+        right, [1], max_rounds=2, negative_weights=True)) == expected
     with pytest.raises(StalledError, match="than max_rounds allows"):
-        graphs.shortest_paths(right, [1], max_rounds=1).at(0).collect()
+        graphs.shortest_paths(
+            right, [1], max_rounds=1, negative_weights=True).at(0).collect()
+
+
+@pytest.mark.parametrize("kind", ["long", "double"])
+def test_a_negative_weight_is_refused_with_its_edge(spark, kind):
+    with Dataflow(spark, runner="local") as flow:
+        arcs, arcs_in = flow.input("arcs", f"src long, dst long, km {kind}")
+        far = graphs.shortest_paths(arcs, [1], weight="km").keep("far")
+        arcs_in.insert([(1, 2, 3), (2, 3, 0), (3, 2, 0), (2, 2, 0)])
+        flow.advance_to(1)
+        assert sorted(tuple(row) for row in far.at().collect()) == [(1, 0), (2, 3), (3, 3)]
+        # Also of an edge that no path has.
+        arcs_in.insert([(8, 9, -1)])
+        with pytest.raises(AssertionFailedError, match="(?s)'km'.*below zero.*Mend.*8, 9, -1"):
+            flow.advance_to(2)
+    edges = spark.sql(
+        f"SELECT 1L src, 2L dst, CAST(-1 AS {kind}) weight, 0 time, 1 diff")
+    for directed in (True, False):
+        with pytest.raises(AssertionFailedError, match="negative_weights=True"):
+            graphs.shortest_paths(edges, [1], directed=directed).at(0).collect()
 
 
 CYCLES = [(1, 2, 5), (2, 3, -2), (3, 2, 1), (2, 4, -9)]
@@ -975,7 +997,8 @@ def test_a_cycle_of_negative_weight_is_told_early(spark, ids, per_source):
         edges = spark.createDataFrame(rows, schema)
         edges = edges.withColumns({name: F.col(name).cast(ids) for name in ("src", "dst")})
         roots = spark.createDataFrame([(1,)], "node long").select(F.col("node").cast(ids))
-        return graphs.shortest_paths(edges, roots, per_source=per_source)
+        return graphs.shortest_paths(
+            edges, roots, per_source=per_source, negative_weights=True)
 
     told = "has no fixed point: in iteration 64 .*has 3 keys.*less than zero on a cycle"
     with pytest.raises(StalledError, match=told):
@@ -1011,7 +1034,8 @@ def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
         with Dataflow(spark, runner="local") as flow:
             arcs, arcs_in = flow.input("arcs", "src string, dst string, weight double")
             far = graphs.shortest_paths(
-                arcs, [str(root) for root in roots], per_source=per_source, max_rounds=70
+                arcs, [str(root) for root in roots], per_source=per_source, max_rounds=70,
+                negative_weights=True,
             ).keep("far")
             arcs_in.insert([(str(a), str(b), weight) for a, b, weight in edges])
             flow.advance_to(1)
@@ -1045,7 +1069,7 @@ def test_a_cycle_of_negative_weight_that_comes_later(spark):
     edges = [(i, i + 1, -3) for i in ids] + [(i, i + 2, -5) for i in range(0, 199, 3)]
     with Dataflow(spark, runner="local") as flow:
         arcs, arcs_in = flow.input("arcs", "src long, dst long, weight long")
-        far = graphs.shortest_paths(arcs, [0]).keep("far")
+        far = graphs.shortest_paths(arcs, [0], negative_weights=True).keep("far")
         arcs_in.insert(edges)
         flow.advance_to(1)
         expected = {i: -3 * i for i in range(201)}

@@ -269,6 +269,76 @@ def test_paths_and_edges_without_a_direction_step_by_step(spark, runner):
                 assert actual == expected, (pattern, step)
 
 
+def path_at_random(choice: random.Random) -> tuple[str, list[str] | None]:
+    """A pattern of paths, and the directed patterns of its branches; None if names clash."""
+    terms, ways, pairs = [], [], {}
+    clash = False
+    for number in range(choice.randint(1, 3)):
+        first, last = (choice.choice(["", "a", "b"]) for _ in range(2))
+        label, lengths = choice.choice([("*2", [2]), ("*1..2", [2, 1]), ("", [1]), ("*2", [2])])
+        edge = choice.choice(["", f"e{number}"]) if first or last else f"e{number}"
+        left, right = choice.choice([("-", "->"), ("-", "->"), ("<-", "-"), ("-", "-")])
+        terms.append(f"({first}){left}[{edge}{label}]{right}({last})")
+        directions = [(first, last)] if right == "->" else [(last, first)]
+        if left == right:
+            directions = [(first, last), (last, first)]
+        alternatives = []
+        for src, dst in directions:
+            # Only the paths of one pair of names share the nodes between.
+            own = (src, dst) if src and dst else (number, src, dst)
+            if max(lengths) > 1:
+                clash = clash or pairs.setdefault(src + dst, own) != own
+            between = f"h{src}{dst}" if src and dst else f"h{number}"
+            for length in lengths:
+                names = [src, *([between] if length == 2 else []), dst]
+                edges = [f"_{edge}{n + 1}" if label and edge else edge for n in range(length)]
+                alternatives.append(";".join(
+                    f"({a})-[{name}]->({b})" for a, name, b in zip(names, edges, names[1:])))
+        ways.append(alternatives)
+    return ";".join(terms), None if clash else [";".join(some) for some in itertools.product(*ways)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_paths_are_right_after_each_step_or_refused(spark, seed):
+    """With anonymous ends, whose paths have nothing in common."""
+    choice = random.Random(seed)
+    patterns = [path_at_random(choice) for _ in range(8)]
+    right = {pattern: some for pattern, some in patterns if some is not None and len(some) < 9}
+    with Dataflow(spark, runner="local", buckets=2) as flow:
+        edges, session = flow.input("edges", "src long, dst long, kind string")
+        for pattern, some in patterns:
+            if some is None:
+                with pytest.raises(SchemaError, match="between two pairs"):
+                    graphs.find(edges, pattern)
+        kept = {
+            pattern: graphs.find(edges, pattern).keep(f"m{number}")
+            for number, pattern in enumerate(right)
+        }
+        now: Counter[Edge] = Counter()
+        for step in range(2):
+            going = choice.sample(sorted(now.elements()), now.total() // 3)
+            coming = [(choice.randrange(4), choice.randrange(4), "x") for _ in range(5 - step)]
+            session.remove(going)
+            session.insert(coming)
+            now = now + Counter(coming) - Counter(going)
+            flow.advance_to(step + 1)
+            nodes = {node: None for edge in now for node in edge[:2]}
+            for pattern, frame in kept.items():
+                names = [name for name in frame.columns if name in ("a", "b") or "e" in name]
+                actual = Counter(
+                    tuple(None if each is None else tuple(each) for each in row)
+                    for row in frame.at().select(*names).collect())
+                expected: Counter[Any] = Counter()
+                for branch in right[pattern]:
+                    every, named = names_of(branch)
+                    for row, times in matches(branch, now, nodes).items():
+                        here = {
+                            name: value if name in named else value[:1]
+                            for name, value in zip(every, row)}
+                        expected[tuple(here.get(name) for name in names)] += times
+                assert actual == expected, (pattern, step)
+
+
 def test_the_columns_of_a_path(spark):
     edges = spark.createDataFrame([(1, 2, "x")], "src long, dst long, kind string")
     paths = graphs.find(edges, "(a)-[e*1..2]->(b)")
@@ -330,6 +400,8 @@ WRONG = {
     "!(a)<-[]->(b)": (2, "one direction"),
     "(a)<-[e*2]->(b)": (7, "no name: write"),
     "(a)-[*2]->(bc); (ab)-[*2]->(c)": (23, "'_abc1' is a node between two pairs"),
+    "(a)-[*2]->(); (a)-[*2]->()": (20, "'_a1' is a node between two pairs: name their ends"),
+    "()-[e*2]->(); ()-[f*1..2]->()": (19, "'_1' is a node between two pairs: name their ends"),
     "(a)-[*1..9]->(b); (c)-[*1..9]->(d)": (1, "81 combinations"),
     "(a)-[*2]->(b); (_ab1)": (17, "between others"),
     "(_ab1); (a)-[*2]->(b)": (14, "another node"),
