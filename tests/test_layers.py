@@ -36,11 +36,11 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_functions window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_changed_files delta_commits delta_files doctor "
-        "expression_parts frames iceberg jobs jvm jvm_tables mentions normal_form one_row "
-        "pandas_calls pandas_frames parquet_footer parquet_plan remote_plans replaced schema sent "
-        "session settings stars stored_schema tables taken task_jobs user_functions values version "
-        "window_calls window_text zone_use".split()
+        "bridge calls causes data_types delta delta_changed_files delta_commits delta_files doctor "
+        "expression_parts frames iceberg jobs jvm jvm_context jvm_tables mentions normal_form "
+        "one_row pandas_calls pandas_frames parquet_footer parquet_plan remote_plans replaced "
+        "schema sent session settings stars stored_schema tables taken task_jobs user_functions "
+        "values version window_calls window_text zone_use".split()
     ),
     "expressions": frozenset(
         "aggregate_forms aggregate_functions aggregates analysis check compiled "
@@ -127,7 +127,7 @@ LIBRARIES = {
 }
 
 #: The only modules that talk to the JVM, and the names by which they do.
-JVM = "spark.jvm", "spark.jvm_tables"
+JVM = "spark.jvm", "spark.jvm_context", "spark.jvm_tables"
 JVM_NAMES = frozenset({
     "_gateway", "_jc", "_jconf", "_jdf", "_jrdd", "_jsc", "_jsparkSession", "_jvm", "_jwrite",
 })
@@ -191,7 +191,7 @@ def wrong_import(name: str, imported: str) -> str | None:
     if UNSAFE_MODULES & set(imported.split(".")):
         return "can run code that it reads"
     if top == "py4j":
-        return None if name in JVM else f"only {' and '.join(JVM)} talk to the JVM"
+        return None if name in JVM else f"only {', '.join(JVM)} talk to the JVM"
     if top != "pyspark_diff":
         known = sys.stdlib_module_names | LIBRARIES[min(level, max(LIBRARIES))]
         return None if top in known else f"is not for level {level}"
@@ -234,10 +234,10 @@ def violations(name: str, source: str, modules: Set[str]) -> list[str]:
         ), None)
         line = getattr(node, "lineno", 0)
         if used in JVM_NAMES and name not in JVM:
-            found.append(f"{name}:{line}: uses {used}, which only {' and '.join(JVM)} may")
+            found.append(f"{name}:{line}: uses {used}, which only {', '.join(JVM)} may")
         if used in CONTEXT_NAMES and name not in CONTEXT_DOORS:
             found.append(
-                f"{name}:{line}: uses {used}, which only {' and '.join(sorted(CONTEXT_DOORS))} may"
+                f"{name}:{line}: uses {used}, which only {', '.join(sorted(CONTEXT_DOORS))} may"
             )
     return found
 

@@ -25,9 +25,9 @@ from pyspark_diff.expressions.analysis import unlogged
 from pyspark_diff.expressions.check import check_own_values, sessions_refused
 from pyspark_diff.kernels.blocks import spare_bits
 from pyspark_diff.spark.calls import ColumnCall, call_of, with_calls_replaced
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.jvm import analysed_plan
 from pyspark_diff.spark.mentions import mentions, names_there
-from pyspark_diff.spark.schema import without_nullability
 from pyspark_diff.spark.settings import ANSI, is_on
 
 #: Digits of the decimals into which Spark converts whole numbers of a type before it compares them

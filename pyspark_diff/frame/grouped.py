@@ -40,9 +40,10 @@ from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.calls import ColumnCall, Replacement
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.mentions import mentions, names_there
-from pyspark_diff.spark.schema import Schema, check_names, without_nullability
+from pyspark_diff.spark.schema import Schema, check_names
 
 _NUMBERS = (T.NumericType,)
 #: Types of results that Spark moves to columns of a pivot; for other types it has another plan.

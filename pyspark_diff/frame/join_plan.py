@@ -37,8 +37,8 @@ from pyspark_diff.operators.join import join, pad, semijoin
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Arranged, Concat, Node
 from pyspark_diff.operators.threshold import threshold
+from pyspark_diff.spark.data_types import arrow_type, without_nullability
 from pyspark_diff.spark.frames import quoted
-from pyspark_diff.spark.schema import arrow_type, without_nullability
 
 #: Types whose equal values are identical.
 _EXACT = frozenset(
