@@ -43,8 +43,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "values version window_calls window_text zone_use".split()
     ),
     "expressions": frozenset(
-        "aggregate_forms aggregate_functions aggregates analysis check compiled "
-        "conditions handles moment_functions names record_functions tree".split()
+        "aggregate_forms aggregate_functions aggregates analysis bands check comparisons compiled "
+        "conditions handles intervals moment_functions names record_functions tree".split()
     ),
     "trace": frozenset(
         "arrangement batch cache commits credentials held_batches inbox kept local_objects "

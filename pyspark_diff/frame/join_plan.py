@@ -23,8 +23,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.analysis import unlogged
-from pyspark_diff.expressions.conditions import Condition, Interval, Overlap, parse_condition
+from pyspark_diff.expressions.conditions import Condition, parse_condition
 from pyspark_diff.expressions.handles import handles_in, lineage_of
+from pyspark_diff.expressions.intervals import Interval, Overlap
 from pyspark_diff.expressions.names import Entry, Resolver, unused
 from pyspark_diff.frame.collection import Collection, Given, none_of, with_frame_handles, two_of
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
