@@ -57,7 +57,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "twice upsert window".split()
     ),
     "runners": frozenset(
-        "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
+        "bilinear bucket feed fused local numbers parquet pieces read replay spark stop tasks "
+        "threads view work".split()
     ),
     "engine": frozenset(
         "blueprint changes compaction context costs demand descent description durable "

@@ -22,10 +22,11 @@ from pyspark_diff.errors import StorageError, errors_from_text
 from pyspark_diff.fallbacks import count
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
+from pyspark_diff.runners.bilinear import Rest
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Read, Rest
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Merge, Split, Work
 from pyspark_diff.spark.data_types import arrow_type, without_nullability
