@@ -47,7 +47,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "conditions handles intervals moment_functions names record_functions tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch cache commits credentials held_batches inbox kept local_objects "
+        "arrangement batch cache commits credentials held_batches inbox kept listing local_objects "
         "locked_folders manifest objects read_holds remote_objects roots skew spine storage "
         "stored_traces unity vacuum volume_objects".split()
     ),
