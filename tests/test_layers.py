@@ -74,9 +74,10 @@ ROOMS: dict[str, frozenset[str]] = {
         "whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
-        "diffframe grouped history html join_plan joins keyed keys linear loops multiset places "
-        "reading row_wise session_windows sliding tables windows".split()
+        "aggregation as_pyspark asof base cogrouped collection comparisons computed_aggregates "
+        "constants dataflow diffframe grouped history html interval_join join_plan joins keyed "
+        "keys linear loops multiset places reading row_wise session_windows sliding tables "
+        "windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find graph_diff graph_ranks "
