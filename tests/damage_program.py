@@ -30,6 +30,7 @@ from pyspark_diff.engine.compaction import Compaction
 from pyspark_diff.spark.session import session
 from pyspark_diff.trace import manifest, read_holds, storage
 from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.listing import Hint, Listing
 from pyspark_diff.trace.manifest import Commit, Segment, name_of
 
 #: T7 has so many blocks of a hundred programs.
@@ -165,7 +166,7 @@ FAULTS: dict[str, Fault] = {
         storage, "_checked_path", lambda true, path: path),
     "headers are not compared with their digests": Fault(
         manifest, "_digest", lambda true, data: bytes(16)),
-    "nobody looks at the hint": Fault(Commits, "_hint", lambda true, commits: -1),
+    "nobody looks at the hint": Fault(Listing, "hint", lambda true, listing: Hint(-1, "")),
     "what lies in the place of a segment is taken for it": Fault(
         Commits, "segment_bytes", _read_unseen),
     "any store will do": Fault(Commits, "_decoded", _any_store),

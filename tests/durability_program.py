@@ -1316,7 +1316,7 @@ def tombstones_are_deleted_without_a_floor() -> Iterator[None]:
         gone = [n for n, size in sizes.items() if commits_module.manifest.is_tombstone(size)]
         commits.objects.delete([commits_module.name_of(n) for n in gone])
 
-    def last_of(commits: Any, hint: int, sizes: Any, floor: int) -> Any:
+    def last_of(commits: Any, hint: Any, sizes: Any, floor: int) -> Any:
         return commits._decoded(max(sizes))
 
     with mock.patch.object(Commits, "collapse", collapse), \

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError
 from pyspark_diff.kernels import join, sums
 from pyspark_diff.runners import local, work
-from pyspark_diff.spark.schema import arrow_type
+from pyspark_diff.spark.data_types import arrow_type
 from pyspark_diff.trace import held_batches
 
 #: How many rows are many: from there on they are treated in another way.

@@ -22,7 +22,7 @@ from pyspark_diff.errors import DamagedStateError, NotReadableError, SchemaError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Updates, joined
-from pyspark_diff.spark.schema import arrow_schema
+from pyspark_diff.spark.data_types import arrow_schema
 from pyspark_diff.spark.values import filled
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Batch

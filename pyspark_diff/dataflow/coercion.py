@@ -15,9 +15,10 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.kernels.equality import normal_table
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import arrow_table as read_frame
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
+from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.values import to_array
 
 

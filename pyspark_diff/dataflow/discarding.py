@@ -28,9 +28,10 @@ from pyspark_diff.expressions.check import check_deterministic, check_same_colum
 from pyspark_diff.operators.node import Node
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.spark import SparkRunner
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import column, frame_of_table, update_struct
 from pyspark_diff.spark.jobs import run_job
-from pyspark_diff.spark.schema import DIFF, TIME, without_nullability
+from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import storage
 
 #: The column that identifies an update, next to the user's columns.

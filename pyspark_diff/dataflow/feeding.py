@@ -193,9 +193,22 @@ class FeedingMethods(SteppingMethods):
         return node, session
 
     def _add_product_input(
-        self, name: str, schema: str | T.StructType, start: Any
+        self, name: str, schema: str | T.StructType, start: Any, keyed: bool, check: bool
     ) -> ProductSession:
         """A new input with struct times."""
+        if keyed:
+            self._check_plain_times(
+                "an input with a key",
+                "if neither of two replacements of a record precedes the other, none is the later "
+                "one. Feed an input without a key, and insert and remove"
+            )
+        if check:
+            self._check_plain_times(
+                "an input that is checked",
+                "two removals of a record, each right at its own time, may be one too many at the "
+                "join of these times. No update has that time, and the check reads only times of "
+                "updates. Claim it: count().where('count < 0').assert_empty()"
+            )
         with self._lock:
             self._check_open()
             product = self._inputs.new_of_structs(name, schema, start, self._state)

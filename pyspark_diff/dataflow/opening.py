@@ -78,6 +78,11 @@ def opened(
     make : callable
         Returns a dataflow that is private to the process.
     """
+    if not callable(program):
+        raise SchemaError(
+            "open takes the program as a function of the dataflow, def program(flow), and "
+            f"not {program!r}"
+        )
     if on_change not in ("refuse", "extend", "rebuild"):
         raise ValueError(f"on_change is 'refuse', 'extend' or 'rebuild', not {on_change!r}")
     if retain < 1:

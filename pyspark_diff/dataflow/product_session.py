@@ -26,8 +26,9 @@ from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.loop import beyond
 from pyspark_diff.operators.node import Input
 from pyspark_diff.runners.feed import UpdateRows
+from pyspark_diff.spark.data_types import arrow_type
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import Schema, arrow_type
+from pyspark_diff.spark.schema import Schema
 from pyspark_diff.times import Antichain, Coordinate
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pyspark_diff.engine.costs import Costs, OperatorCost
 from pyspark_diff.engine.explanation import Operator, operators
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.operators.node import Arranged, Keyed
+from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace.arrangement import Arrangement
 from pyspark_diff.trace.vacuum import Vacuumed
 
@@ -266,3 +267,18 @@ class ReportingMethods(SteppingMethods):
     def token(self) -> str | None:
         """The last token of a step: see the ``token`` of `step`."""
         return next(reversed(self._store_of("token").tokens), None)
+
+    def _input_rows(self) -> list[tuple[str, str, str]]:
+        """The name, the columns and the time of each input."""
+        # Without the lock: printing a dataflow must not wait for its step.
+        return [
+            (session.name, Schema(session.schema).describe(), session._describe_time())
+            for session in list(self._inputs.sessions())
+        ]
+
+    def _progress(self) -> str:
+        """The number of steps, as text."""
+        if not self._open:
+            return "closed"
+        steps = self._state.epoch
+        return f"{steps} step{'' if steps == 1 else 's'}"

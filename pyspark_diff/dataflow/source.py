@@ -26,8 +26,9 @@ from pyspark_diff.errors import DiffError, NotReadableError, SchemaError, Source
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.operators.node import Node
 from pyspark_diff.spark.causes import in_words
+from pyspark_diff.spark.data_types import contains
 from pyspark_diff.spark.frames import column, few, frame_of_table
-from pyspark_diff.spark.schema import Schema, TimeType, contains, meant_by
+from pyspark_diff.spark.schema import Schema, TimeType, meant_by
 from pyspark_diff.times import Antichain
 
 #: The position of a source's last reading as JSON: None, numbers, texts, lists and objects.

@@ -30,10 +30,11 @@ from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.operators.due import Waiting
 from pyspark_diff.operators.inspect import Inspect
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader, Shared
+from pyspark_diff.runners.bilinear import Rest
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner, rows_of, worth_per_bucket
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Read, Rest
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.view import View

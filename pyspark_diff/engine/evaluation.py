@@ -14,9 +14,9 @@ from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import StepSettings
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.node import Node
+from pyspark_diff.runners.bilinear import check_fit
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
-from pyspark_diff.runners.read import check_fit
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import check_ceiling
 from pyspark_diff.spark.schema import DIFF, TIME, Schema

@@ -42,12 +42,13 @@ from pyspark_diff.operators.loop import (
     Variable,
 )
 from pyspark_diff.operators.node import Arranged, Keyed, LoopScope, Node, Reader, Shared
+from pyspark_diff.runners.bilinear import Rest
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import rows_of
 from pyspark_diff.fallbacks import INTEGERS, fall_back
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Read, Rest
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.view import View
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate

@@ -27,7 +27,7 @@ from pyspark.sql import types as T
 from pyspark_diff.errors import SchemaError, UnsupportedTypeError
 from pyspark_diff.kernels import results
 from pyspark_diff.spark.calls import Ordering
-from pyspark_diff.spark.schema import arrow_type
+from pyspark_diff.spark.data_types import arrow_type
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pyspark_diff.kernels import moments, results
 from pyspark_diff.kernels.accumulators import RowCount, Trues, Valid
 from pyspark_diff.kernels.quantiles import Quantiles, has_codes
 from pyspark_diff.spark.calls import Ordering
-from pyspark_diff.spark.schema import arrow_type
+from pyspark_diff.spark.data_types import arrow_type
 
 #: Types of whole numbers, whose squares are summed exactly.
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)

@@ -25,7 +25,7 @@ from pyspark_diff.kernels.arrow_expression import (
     ArrowExpression,
     Field,
 )
-from pyspark_diff.spark.schema import arrow_type
+from pyspark_diff.spark.data_types import arrow_type
 
 _BOOLEAN, _LONG, _NULL, _STRING = T.BooleanType(), T.LongType(), T.NullType(), T.StringType()
 _DATE, _INSTANT, _MOMENT = T.DateType(), T.TimestampType(), T.TimestampNTZType()

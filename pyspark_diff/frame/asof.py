@@ -36,8 +36,8 @@ from pyspark_diff.operators.join import pad
 from pyspark_diff.operators.linear import drop_null, pick
 from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.window import window
+from pyspark_diff.spark.data_types import arrow_type, without_nullability
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import arrow_type, without_nullability
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -27,8 +27,9 @@ from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.reduce import reduce
 from pyspark_diff.operators.twice import Twice
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.pandas_frames import to_frame
-from pyspark_diff.spark.schema import Schema, check_names, parse_schema, without_nullability
+from pyspark_diff.spark.schema import Schema, check_names, parse_schema
 
 
 class CogroupedDiff(Generic[FrameT]):

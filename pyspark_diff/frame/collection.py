@@ -23,14 +23,9 @@ from pyspark_diff.expressions.names import Entry, Resolver
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import template
-from pyspark_diff.spark.schema import (
-    DIFF,
-    TIME,
-    check_data_names,
-    meant_by,
-    without_nullability,
-)
+from pyspark_diff.spark.schema import DIFF, TIME, check_data_names, meant_by
 from pyspark_diff.spark.stars import spread
 from pyspark_diff.spark.taken import TakenColumn, star_taken, with_taken_replaced
 

@@ -28,8 +28,9 @@ from pyspark_diff.frame.collection import Collection
 from pyspark_diff.operators.loop import Enter, time_scope
 from pyspark_diff.operators.linear import with_normal_form
 from pyspark_diff.operators.node import Constant
+from pyspark_diff.spark.data_types import from_arrow
 from pyspark_diff.spark.jvm import analysed_plan
-from pyspark_diff.spark.schema import TimeType, from_arrow, parse_schema
+from pyspark_diff.spark.schema import TimeType, parse_schema
 
 #: Tables that know the names and types of their columns; pandas and Arrow tables export the stream.
 #: (The annotation does not name the classes: without stubs a type checker would accept any value.)

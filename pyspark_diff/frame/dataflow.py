@@ -23,11 +23,11 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.html import as_html
 from pyspark_diff.frame.loops import Loop
 from pyspark_diff.frame.sliding import Interval
+from pyspark_diff.frame.tables import data_fields
 from pyspark_diff.operators.loop import Enter, scope_of, with_times
 from pyspark_diff.operators.linear import with_normal_form
 from pyspark_diff.operators.node import Input, Node, Reader
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import Schema, meant_by
 from pyspark_diff.spark.tables import read_table
 
 if TYPE_CHECKING:
@@ -211,11 +211,6 @@ class Dataflow(BaseDataflow):
         ...     flow["counts"].at().collect()
         [Row(word='a', count=3)]
         """
-        if not callable(program):
-            raise SchemaError(
-                "open takes the program as a function of the dataflow, def program(flow), and "
-                f"not {program!r}"
-            )
         return opened(
             cls, path, program, spark=spark, on_change=on_change, retain=retain,
             time_type=time_type, time=time, diff=diff, buckets=buckets, runner=runner,
@@ -300,35 +295,14 @@ class Dataflow(BaseDataflow):
         [('milk', 2), ('tea', 4)]
         """
         if self.times is not None:
-            return self._product_input(name, schema, start, key is not None, check)
+            product = self._add_product_input(name, schema, start, key is not None, check)
+            node = with_times(with_normal_form(product._session._node), self.times, product._fields)
+            return self._frame_of(node), product  # type: ignore[return-value]
         if key is None:
-            node, session = self._add_input(name, schema, start, check)
-            return self._frame_of(node), session
+            rows, session = self._add_input(name, schema, start, check)
+            return self._frame_of(rows), session
         keyed, keyed_session = self._add_keyed_input(name, schema, start, key)
         return self._frame_of(keyed, keyed.key), keyed_session
-
-    def _product_input(
-        self, name: str, schema: str | T.StructType, start: Any, keyed: bool, check: bool
-    ) -> tuple[DiffFrame, Any]:
-        """`input`, if times are structs."""
-        times = self.times
-        assert times is not None
-        if keyed:
-            self._check_plain_times(
-                "an input with a key",
-                "if neither of two replacements of a record precedes the other, none is the later "
-                "one. Feed an input without a key, and insert and remove"
-            )
-        if check:
-            self._check_plain_times(
-                "an input that is checked",
-                "two removals of a record, each right at its own time, may be one too many at the "
-                "join of these times. No update has that time, and the check reads only times of "
-                "updates. Claim it: count().where('count < 0').assert_empty()"
-            )
-        product = self._add_product_input(name, schema, start)
-        node, fields = product._session._node, product._fields
-        return self._frame_of(with_times(with_normal_form(node), times, fields)), product
 
     def source(
         self, name: str, source: Source, *, start: Any = None,
@@ -463,8 +437,7 @@ class Dataflow(BaseDataflow):
             "a clock ticks in one field, and these times have several. Feed an input that has the "
             "current time as its record"
         )
-        frame = self._frame_of(self._add_clock(name, column, every, start))
-        return frame.hint("broadcast")  # it has one record
+        return self._frame_of(self._add_clock(name, column, every, start)).hint("broadcast")
 
     def constant(self, data: Data, schema: str | T.StructType | None = None) -> DiffFrame:
         """A collection that never changes: some rows, there at all times.
@@ -575,19 +548,10 @@ class Dataflow(BaseDataflow):
                 f"Write flow.input({input!r}, ...) in the program, and feed the new store once, "
                 f"outside of it: flow.session({input!r}).update(spark.table(...))"
             )
-        names = [meant_by(name, rows.columns, self.spark)
-                 for name in (self.time_name, self.diff_name)]
-        update_columns = [name for matches in names for name in matches]
-        if len(update_columns) == 1:
-            raise SchemaError(
-                f"table {table} has a column {update_columns[0]!r} for the "
-                f"{'time' if names[0] else 'diff'}, and none for the other: updates have both, "
-                f"{self.time_name!r} and {self.diff_name!r}, and rows have neither"
-            )
-        fields = [field for field in rows.schema.fields if field.name not in update_columns]
+        fields = data_fields(rows, table, self.time_name, self.diff_name)
 
         def fill(session: InputSession) -> None:
-            (session.update if update_columns else session.insert)(rows)
+            (session.insert if len(fields) == len(rows.columns) else session.update)(rows)
 
         node, session = self._add_input(input, T.StructType(fields), None, False, fill)
         return self._frame_of(node), session
@@ -627,19 +591,6 @@ class Dataflow(BaseDataflow):
     def _repr_html_(self) -> str:
         return as_html(f"Dataflow, {self._progress()}", ("input", "columns", "time"),
                        self._input_rows())
-
-    def _input_rows(self) -> list[tuple[str, str, str]]:
-        # Without the lock: printing a dataflow must not wait for its step.
-        return [
-            (session.name, Schema(session.schema).describe(), session._describe_time())
-            for session in list(self._inputs.sessions())
-        ]
-
-    def _progress(self) -> str:
-        if not self._open:
-            return "closed"
-        steps = self._state.epoch
-        return f"{steps} step{'' if steps == 1 else 's'}"
 
     def loop(
         self, max_iterations: int | None = None, on_limit: str = "error", name: str | None = None

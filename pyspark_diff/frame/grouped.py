@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Generic, Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -15,21 +15,20 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import (
     Aggregate,
     Combined,
-    check_known,
     fields_of,
     identity,
     is_plain,
-    known,
     parse_aggregates,
 )
-from pyspark_diff.expressions.analysis import suggesting, unlogged
+from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.check import changes_rows, check_row_wise
 from pyspark_diff.expressions.handles import handles_in
-from pyspark_diff.expressions.names import Entry, Resolver, unused
+from pyspark_diff.expressions.names import Resolver, unused
 from pyspark_diff.frame.aggregation import Aggregation
 from pyspark_diff.frame.base import FrameT
 from pyspark_diff.frame.cogrouped import CogroupedDiff
 from pyspark_diff.frame.collection import Collection
+from pyspark_diff.frame.computed_aggregates import computed_from_aggregates
 from pyspark_diff.frame.keys import key_columns, reduced
 from pyspark_diff.frame.row_wise import computed, plain_column
 from pyspark_diff.frame.session_windows import with_sessions
@@ -40,9 +39,9 @@ from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Concat, Constant, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.spark.calls import ColumnCall, Replacement
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.mentions import mentions, names_there
-from pyspark_diff.spark.schema import Schema, check_names, without_nullability
+from pyspark_diff.spark.schema import Schema, check_names
 
 _NUMBERS = (T.NumericType,)
 #: Types of results that Spark moves to columns of a pivot; for other types it has another plan.
@@ -224,7 +223,7 @@ class GroupedDiff(Generic[FrameT]):
         ]
         values = Resolver.plain(node.schema.names[len(names):]).entries
         groups = source.derived(node, resolver=Resolver((*keys, *values)))
-        return groups if combined is None else _computed(rows, groups, keys, outputs)
+        return groups if combined is None else computed_from_aggregates(rows, groups, keys, outputs)
 
     def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
         """Names of the columns of the group."""
@@ -502,51 +501,6 @@ class GroupedDiff(Generic[FrameT]):
             fields = self._frame.schema.fields
             cols = [f.name for f in fields if isinstance(f.dataType, _NUMBERS)]
         return self.agg(*[function(column(name)) for name in cols])
-
-
-def _computed(
-    rows: DataFrame, groups: Collection, keys: Sequence[Entry],
-    outputs: Sequence[tuple[str, Column]],
-) -> Collection:
-    """The columns of the group, and columns that are computed from aggregates."""
-
-    def refused(reason: str, wrong: Sequence[str]) -> SchemaError:
-        return SchemaError(
-            "agg computes columns from aggregates and from columns of the group; "
-            f"{', '.join(wrong)} has something else: {reason}; {known()}"
-        )
-
-    source, _ = groups.seeing([expression for _, expression in outputs])
-    key_columns_ = [(key.internal, column(key.internal)) for key in keys]
-    gone = names_there(rows) - names_there(groups.template())
-    others = [name for name, expression in outputs if mentions(expression, gone)]
-    try:
-        if others:
-            raise refused("it takes other columns", others)
-        node = computed(source, "agg", [*key_columns_, *outputs])
-    except (AnalysisException, SchemaError) as error:
-        for name, expression in outputs:
-            check_known(rows, name, expression)
-        if isinstance(error, SchemaError):
-            raise
-        # Spark's suggestions are internal names of aggregates.
-        reason = str(error).partition(" Did you mean")[0]
-        raise refused(reason, _not_computed(groups.template(), outputs)) from error
-    names = Resolver.plain([name for name, _ in outputs]).entries
-    entries = groups.resolver.entries[:len(keys)]
-    return groups.derived(node, resolver=Resolver((*entries, *names)))
-
-
-def _not_computed(groups: DataFrame, outputs: Sequence[tuple[str, Column]]) -> list[str]:
-    """Names of the columns that Spark cannot compute from columns of the groups."""
-    wrong = []
-    for name, expression in outputs:
-        try:
-            with unlogged():
-                groups.select(expression).schema
-        except AnalysisException:
-            wrong.append(name)
-    return wrong or [name for name, _ in outputs]
 
 
 def _grouping(

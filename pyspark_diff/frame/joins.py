@@ -11,7 +11,8 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.frame.base import Frame
 from pyspark_diff.frame.constants import Plain
-from pyspark_diff.frame.join_plan import Bound, JoinPlan, Near, cross_joined, hot_keys, seeing_both
+from pyspark_diff.frame.interval_join import Bound, IntervalBounds
+from pyspark_diff.frame.join_plan import JoinPlan, cross_joined, hot_keys, seeing_both
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -193,7 +194,7 @@ class JoinMethods(Frame):
         if kind == "cross":
             raise SchemaError("join_interval has bounds, and a cross join has none")
         names = [by] if isinstance(by, str) else list(by)
-        near = Near(left_on, left_on if right_on is None else right_on, lower, upper)
+        near = IntervalBounds(left_on, left_on if right_on is None else right_on, lower, upper)
         plan = JoinPlan(self._collection, self._peer(other), names, kind, near)
         return self._wrap(plan.joined())
 

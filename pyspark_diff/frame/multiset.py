@@ -31,8 +31,8 @@ from pyspark_diff.operators.loop import time_scope, without_times
 from pyspark_diff.operators.node import Concat, Node
 from pyspark_diff.operators.threshold import threshold
 from pyspark_diff.operators.twice import Twice
+from pyspark_diff.spark.data_types import lack_common_type, without_nullability
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import lack_common_type, without_nullability
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -37,10 +37,11 @@ from pyspark_diff.kernels.arrow_expression import Field
 from pyspark_diff.operators.linear import Expression, with_normal_form
 from pyspark_diff.operators.node import Concat, Linear, Node
 from pyspark_diff.operators.projection import compute, keep_where
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import column, template, update_struct
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.normal_form import without_signed_zeros
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, without_nullability
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.settings import ANSI, CASE, ZONE, recorded
 from pyspark_diff.spark.user_functions import user_functions
 

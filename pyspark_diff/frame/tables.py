@@ -1,13 +1,18 @@
-"""The method of a frame that saves it as a table of Spark."""
+"""Tables of Spark: the method of a frame that saves it as one, and the data columns of one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
 from pyspark_diff.dataflow import tables
+from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.reading import ReadMethods
 from pyspark_diff.operators.loop import time_scope
+from pyspark_diff.spark.schema import meant_by
 
 
 class TableMethods(ReadMethods):
@@ -81,3 +86,24 @@ class TableMethods(ReadMethods):
             frame, name, arrangement, self.columns, flow._buckets, by=by,
             buckets=buckets, mode=mode, format=format, path=path, bucket_column=bucket_column,
         )
+
+
+def data_fields(rows: DataFrame, table: str, time: str, diff: str) -> list[T.StructField]:
+    """The columns of a table without its columns for time and diff, if it has these.
+
+    Raises
+    ------
+    SchemaError
+        If it has only one of them.
+    """
+    time_columns, diff_columns = (
+        meant_by(name, rows.columns, rows.sparkSession) for name in (time, diff)
+    )
+    update_columns = [*time_columns, *diff_columns]
+    if len(update_columns) == 1:
+        raise SchemaError(
+            f"table {table} has a column {update_columns[0]!r} for the "
+            f"{'time' if time_columns else 'diff'}, and none for the other: updates have both, "
+            f"{time!r} and {diff!r}, and rows have neither"
+        )
+    return [field for field in rows.schema.fields if field.name not in update_columns]

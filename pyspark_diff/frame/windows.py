@@ -42,8 +42,9 @@ from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Node
 from pyspark_diff.operators.window import window
 from pyspark_diff.spark.calls import ColumnCall
+from pyspark_diff.spark.data_types import arrow_type
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import arrow_type, check_names
+from pyspark_diff.spark.schema import check_names
 from pyspark_diff.spark.settings import ANSI, is_on
 from pyspark_diff.spark.values import to_array
 from pyspark_diff.spark.window_calls import WindowCall, may_have_windows, windows_replaced

@@ -20,7 +20,8 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.time_order import in_time_order, rearranged
 from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.node import Node
-from pyspark_diff.spark.schema import DIFF, TIME, arrow_type
+from pyspark_diff.spark.data_types import arrow_type
+from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.spark.values import to_rows
 
 

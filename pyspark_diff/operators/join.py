@@ -32,8 +32,9 @@ from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
 from pyspark_diff.operators.contract import BilinearKernel, Changes, Part, Parts, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.reasons import FAN_OUT, Reason
+from pyspark_diff.spark.data_types import arrow_type
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, arrow_type
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Coordinate
 
 

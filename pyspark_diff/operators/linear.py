@@ -26,11 +26,12 @@ from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.pauses import pause
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import Linear, Node
+from pyspark_diff.spark.data_types import has_maps
 from pyspark_diff.spark.frames import column, map_in_arrow, map_tables
 from pyspark_diff.spark.jvm import frame_of_no_rows
 from pyspark_diff.spark.normal_form import has_floats, normal_form
 from pyspark_diff.spark.pandas_frames import check_zones, from_series, to_frame
-from pyspark_diff.spark.schema import DIFF, TIME, Schema, has_maps
+from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.spark.settings import ZONE, Settings
 from pyspark_diff.spark.user_functions import user_functions
 from pyspark_diff.spark.values import python_values, to_array

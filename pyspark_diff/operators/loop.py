@@ -41,8 +41,9 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.node import LoopScope, Node, Passing
+from pyspark_diff.spark.data_types import arrow_type, without_nullability
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import TIME, Schema, arrow_type, without_nullability
+from pyspark_diff.spark.schema import TIME, Schema
 from pyspark_diff.times import Antichain, Coordinate
 
 

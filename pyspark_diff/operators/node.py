@@ -24,7 +24,8 @@ from pyspark_diff.operators.contract import (
     ReplayKernel,
     Stage,
 )
-from pyspark_diff.spark.schema import Schema, TimeType, without_nullability
+from pyspark_diff.spark.data_types import without_nullability
+from pyspark_diff.spark.schema import Schema, TimeType
 
 AnyNode = TypeVar("AnyNode", bound="Node")
 

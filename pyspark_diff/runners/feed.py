@@ -18,8 +18,8 @@ from pyspark_diff.errors import SourceError
 from pyspark_diff.kernels.arrow_expression import ArrowConstant
 from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.runners.bilinear import Rest
 from pyspark_diff.runners.parquet import ParquetScan
-from pyspark_diff.runners.read import Rest
 from pyspark_diff.runners.work import Split, Work
 from pyspark_diff.spark.normal_form import without_signed_zeros
 from pyspark_diff.spark.schema import DIFF, TIME, Schema

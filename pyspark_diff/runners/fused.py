@@ -20,8 +20,9 @@ from typing import Iterator, Mapping, Sequence
 
 from pyspark_diff.fallbacks import FUSED, count
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.runners.bucket import read_bucket
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
-from pyspark_diff.runners.read import Read, read_bucket
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Split, Work, run_bucket
 
 

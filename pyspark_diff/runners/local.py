@@ -22,10 +22,11 @@ from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import Updates, concat
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import Expression
+from pyspark_diff.runners.bucket import read_bucket, read_together
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.parquet import ROWS
 from pyspark_diff.runners.pieces import Intake, Waiting, share
-from pyspark_diff.runners.read import Read, read_bucket, read_together
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.runners.work import (

@@ -34,9 +34,9 @@ from pyspark_diff.kernels.arrow_expression import (
 )
 from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.runners.threads import side_by_side
+from pyspark_diff.spark.data_types import arrow_type, without_nullability
 from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_as
 from pyspark_diff.spark.parquet_plan import Declined, ParquetPlan, ScannedFile, parquet_plan
-from pyspark_diff.spark.schema import arrow_type, without_nullability
 
 #: Maximal number of rows of a table.
 ROWS = 1 << 20

@@ -14,13 +14,9 @@ projected on the outer time::
     sum(O at coordinates <= c) = F(sum(I at coordinates <= c))
 
 so the output at ``c`` is the change of the right side in the interval, minus the output at smaller
-coordinates. Only keys with new updates and keys that are due can have output. A bilinear operator
-needs no earlier output: each pair of updates meets once, and belongs to the least upper bound of
-their coordinates.
+coordinates. Only keys with new updates and keys that are due can have output.
 
-A bucket that exceeds the memory is processed in pieces, each a range of keys. If a join has too
-many pairs, the task leaves a rest. The reader of the output computes the rest piece by piece, and
-consolidates each piece before the next. See `Rest`.
+A bucket that exceeds the memory is processed in pieces, each a range of keys.
 """
 
 from __future__ import annotations
@@ -28,15 +24,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
-from pyspark_diff.kernels.coordinates import Limit, pack
-from pyspark_diff.kernels.equality import normalise
-from pyspark_diff.kernels.history import distinct_keys, due_after, recent
+from pyspark_diff.kernels.consolidate import consolidate, runs_of
+from pyspark_diff.kernels.history import distinct_keys
 from pyspark_diff.kernels.key_ranges import (
     MOST_BYTES,
     Keys,
@@ -45,23 +38,13 @@ from pyspark_diff.kernels.key_ranges import (
     rows_of,
     updates_between,
 )
-from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.updates import PerRow, Updates, concat, empty, pick, spread
-from pyspark_diff.operators.contract import (
-    BilinearKernel,
-    Changes,
-    Kernel,
-    Part,
-    Parts,
-    ReplayKernel,
-    Side,
-)
-from pyspark_diff.runners.pieces import Given, Spool, Waiting, check_room, explained, room
+from pyspark_diff.kernels.updates import Updates, concat, empty
+from pyspark_diff.operators.contract import BilinearKernel, Kernel, Side
 from pyspark_diff.runners.view import View, opened
-from pyspark_diff.runners.work import BucketResult, Output, write_file, write_files
+from pyspark_diff.runners.work import Output
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.batch import BatchFile, Paths
+from pyspark_diff.trace.batch import Paths
 
 #: Number of pairs of a bucket in memory, even if there is room for more. With it the consolidation
 #: of 10^8 pairs takes a fourth of the time and memory that it takes with 40 million pairs, since
@@ -229,7 +212,7 @@ class Read:
         """The sides of a range of keys in one bucket."""
         sides = [view.side(bucket, keys, self.lower, self.upper) for view in self.views]
         if any(view.recorded for view in self.views):
-            touched = _keys(self.visited_again(bucket, keys), sides)
+            touched = visited_keys(self.visited_again(bucket, keys), sides)
             sides = [
                 view.with_recorded(side, bucket, touched, self.lower)
                 for view, side in zip(self.views, sides)
@@ -246,344 +229,7 @@ class Read:
         return sides
 
 
-def read_bucket(
-    read: Read, bucket: int, waiting: Waiting, *, in_memory: bool = False
-) -> BucketResult:
-    """Process one bucket in a step, or in a loop at a coordinate.
-
-    Parameters
-    ----------
-    read : Read
-    bucket : int
-    waiting : Waiting
-        The count of output rows in memory.
-    in_memory : bool
-        Small batches may stay in this process's memory.
-
-    Returns
-    -------
-    BucketResult
-    """
-    read = read.fitting(bucket)
-    if isinstance(read.kernel, BilinearKernel):
-        return _bilinear(read, read.kernel, bucket, waiting, in_memory)
-    if isinstance(read.kernel, ReplayKernel):
-        return _replayed(read, read.kernel, bucket, waiting, in_memory)
-    raise TypeError(f"{read.kernel!r} is neither a replay nor bilinear")
-
-
-def read_together(
-    read: Read, buckets: Sequence[int], waiting: Waiting
-) -> list[BucketResult] | None:
-    """Process several buckets in one call: see `pyspark_diff.runners.work.run_together`.
-
-    Returns
-    -------
-    list of BucketResult or None
-        None if they exceed the memory, or have too many pairs.
-    """
-    own = read.own
-    united = replace(
-        read, views=tuple(view.together(buckets) for view in read.views),
-        own=None if own is None else own.together(buckets),
-    ).fitting(0)
-    if united.ranges(0) != [None] or united.looks_up_many(0):
-        return None
-    whole = read_bucket(united, 0, waiting, in_memory=True)
-    if whole.rest:
-        storage.remove_files(list(whole.paths()))
-        return None
-    result = replace(whole, bucket=-1, files=())
-    if whole.files and own is not None:
-        updates = concat(opened(file.path for file in whole.files))
-        storage.remove_files([file.path for file in whole.files])
-        files = write_files(read.directory, updates, own.layout, read.all_buckets)
-        result = replace(result, together=files)
-    return [result]
-
-
-class _Met:
-    """The parts of a bilinear operator's output in one bucket, in order."""
-
-    def __init__(self, read: Read, kernel: BilinearKernel, bucket: int):
-        self._read, self._kernel, self._bucket = read, kernel, bucket
-        self._wanted = () if read.output is None else read.output.wanted
-        self._ranges = iter(read.ranges(bucket))
-        self.rows_in = self.rows_read = self.rows = 0
-        #: Returns the coordinates of the output in the last range.
-        self._coordinates: Callable[[], list[int]] = list
-
-    def parts(self) -> Iterator[tuple[list[Side], Part]]:
-        """All parts, each with its input."""
-        for keys in self._ranges:
-            sides, output = self._under(keys)
-            for part in output.parts:
-                yield sides, part
-
-    def rest(self) -> list[int]:
-        """Count the rows of the remaining ranges; returns their packed coordinates."""
-        codes = set(self._coordinates())
-        for keys in self._ranges:
-            self._under(keys)
-            codes.update(self._coordinates())
-        return sorted(codes)
-
-    def _under(self, keys: Keys) -> tuple[list[Side], Parts]:
-        """The input and the output of a range of keys."""
-        sides = self._read.sides(self._bucket, keys)
-        # Memory has room for several chunks, since a reader consolidates them one by one.
-        most = max(1, self._read.pairs // 4)
-        with room(self._read.name, sides, self._read.most):
-            output = self._kernel(sides, self._read.at, self._wanted, most)
-        self.rows_in += sum(len(side.new.updates) for side in sides)
-        self.rows_read += output.read
-        self.rows += output.rows
-        self._coordinates = output.coordinates
-        return sides, output
-
-
-def _bilinear(
-    read: Read, kernel: BilinearKernel, bucket: int, waiting: Waiting, in_memory: bool
-) -> BucketResult:
-    met = _Met(read, kernel, bucket)
-    spools: dict[int, Spool] = {}
-    rows = number = 0
-    done = True
-    for number, (sides, part) in enumerate(met.parts()):
-        if rows > read.pairs:
-            done = False
-            break
-        chunks: list[tuple[Changes, PerRow]] = []
-        more = 0
-        with explained(read.name, sides):
-            for changes, coordinates in part():
-                chunks.append((changes, coordinates))
-                more += changes[2].size
-                if rows + more > read.pairs and len(chunks) > 1:
-                    done = False
-                    break
-        if not done:
-            break  # drops the whole part, since a rest begins with a whole part
-        rows += more
-        if read.output is None:
-            continue
-        for code, change in chain.from_iterable(_by_coordinate(*chunk) for chunk in chunks):
-            if code not in spools:
-                name = f"out-{bucket:05d}-{code}"
-                spools[code] = Spool(read.directory, name, waiting, make=in_memory)
-            spools[code].add(read.output.table(change))
-    rest: tuple[tuple[int, int, int, int], ...] = ()
-    if not done and read.output is not None:
-        codes = met.rest()
-        about = max(met.rows - rows, 1)
-        rest = tuple((code, number, about, read.most) for code in codes)
-    later = {code: added for code, spool in spools.items() if (added := spool.added()).rows}
-    output = later.pop(pack(read.at), Given())
-    return BucketResult(bucket, (), output, met.rows_in, met.rows_read, later, {}, rest)
-
-
-@dataclass(frozen=True)
-class Rest:
-    """A bilinear operator's output in one bucket from some part on, at one coordinate.
-
-    Each read computes it again; it is never stored.
-
-    Parameters
-    ----------
-    read : Read
-    bucket : int
-    coordinate : int
-        The packed coordinate.
-    first : int
-        Number of the first part.
-    rows : int
-        Estimated number of update rows.
-    share, shares : int
-        Only parts whose number has the remainder `share` modulo `shares`.
-    """
-
-    read: Read
-    bucket: int
-    coordinate: int
-    first: int
-    rows: int
-    share: int = 0
-    shares: int = 1
-
-    def tables(self) -> Iterator[pa.Table]:
-        """The update rows, chunk by chunk."""
-        kernel, output = self.read.kernel, self.read.output
-        if not isinstance(kernel, BilinearKernel) or output is None:
-            raise TypeError(f"{kernel!r} leaves no rest")
-        for number, (sides, part) in enumerate(_Met(self.read, kernel, self.bucket).parts()):
-            if number < self.first or number % self.shares != self.share:
-                continue
-            with explained(self.read.name, sides):
-                for chunk in part():
-                    for code, change in _by_coordinate(*chunk):
-                        if code == self.coordinate:
-                            yield output.table(change)
-
-    def shared(self, shares: int) -> "list[Rest]":
-        """The rest in several shares, one for each task."""
-        return [replace(self, share=share, shares=shares) for share in range(shares)]
-
-
-def check_fit(rest: Sequence[Rest]) -> None:
-    """Check that all rows fit into memory together.
-
-    Raises
-    ------
-    TooManyRowsError
-        If they do not fit.
-    """
-    if rest:
-        most = max(rest, key=lambda part: part.rows)
-        check_room(
-            most.read.name, sum(part.rows for part in rest), "output update rows",
-            lambda: _heaviest(most.read, most.bucket),
-        )
-
-
-def _heaviest(read: Read, bucket: int) -> list[Side]:
-    """The input of the range of a bucket's keys with the largest output."""
-    kernel = read.kernel
-    assert isinstance(kernel, BilinearKernel)
-    most, heaviest = -1, []
-    for keys in read.ranges(bucket):
-        sides = read.sides(bucket, keys)
-        rows = kernel(sides, read.at, (), read.most).rows
-        if rows > most:
-            most, heaviest = rows, sides
-    return heaviest
-
-
-def _by_coordinate(changes: Changes, coordinates: PerRow) -> list[tuple[int, Changes]]:
-    """The changes that belong to each coordinate."""
-    if not isinstance(coordinates, np.ndarray):
-        return [(coordinates, changes)]
-    columns, time, diff = changes
-    codes = np.unique(coordinates)
-    if codes.size == 1:
-        return [(int(codes[0]), changes)]
-    parts: list[tuple[int, Changes]] = []
-    for code in codes:
-        rows = np.flatnonzero(coordinates == code)
-        index = pa.array(rows)
-        part = [column.take(index) for column in columns], pick(time, rows), diff[rows]
-        parts.append((int(code), part))
-    return parts
-
-
-def _replayed(
-    read: Read, kernel: ReplayKernel, bucket: int, waiting: Waiting, in_memory: bool
-) -> BucketResult:
-    files: list[BatchFile] = []
-    due: dict[int, tuple[BatchFile, ...]] = {}
-    spool = Spool(read.directory, f"out-{bucket:05d}", waiting, make=in_memory)
-    rows_in = rows_read = 0
-    for number, keys in enumerate(read.ranges(bucket)):
-        name = f"{bucket:05d}" if keys is None else f"{bucket:05d}-{number}"
-        sides = read.sides(bucket, keys)
-        rows_in += sum(len(side.new.updates) for side in sides)
-        with room(read.name, sides, read.most):
-            result = _replay(read, kernel, bucket, keys, name, sides, in_memory)
-        rows_read += result.rows_read
-        files += result.files
-        if result.output is not None:
-            spool.add(result.output)
-        for code, touched in result.due.items():
-            due[code] = (*due.get(code, ()), *touched)
-    return BucketResult(bucket, tuple(files), spool.added(), rows_in, rows_read, {}, due)
-
-
-class _Replay(NamedTuple):
-    """The result of one range of keys."""
-
-    files: list[BatchFile]
-    output: pa.Table | None
-    rows_read: int
-    due: dict[int, list[BatchFile]]
-
-
-def _replay(
-    read: Read, kernel: ReplayKernel, bucket: int, keys: Keys, name: str, sides: Sequence[Side],
-    in_memory: bool,
-) -> _Replay:
-    at = read.at
-    if at and read.own is None:
-        raise ValueError("in a loop an operator arranges its output of other coordinates")
-    due = read.visited_again(bucket, keys)
-    touched = _keys(due, sides) if at else empty()
-    visited: Sequence[Side] = sides
-    rows_read = 0
-    if at:
-        visited, rows_read = _visited(read, due, sides, touched)
-    own, earlier = None, empty()
-    if read.own is not None:
-        own = read.own.side(bucket, keys, read.lower, read.upper)
-        own = read.own.with_recorded(own, bucket, touched, read.lower)
-        limit = _limit(own.depth, at)
-        if own.earlier:
-            grouped, rows = recent(touched, own.earlier, limit)
-            earlier, rows_read = grouped.updates, rows_read + rows
-        own = replace(own, earlier=[], limit=limit) if at else own
-    wanted = () if read.output is None else read.output.wanted
-    changes, rows = kernel(visited, own, wanted if own is None else read.stored)
-    files: list[BatchFile] = []
-    if own is not None:
-        # Stored rows are in normal form, so retractions and insertions must be.
-        changes = list(map(normalise, changes[0])), *changes[1:]
-        files, changes = _store_output(read, name, own, changes, earlier, in_memory)
-        columns, time, diff = changes
-        changes = [columns[read.stored.index(i)] for i in wanted], time, diff
-    output = None if read.output is None else read.output.table(changes)
-    again = _due(read, name, touched, sides, in_memory) if at else {}
-    return _Replay(files, output, rows_read + rows, again)
-
-
-def _store_output(
-    read: Read, name: str, own: Side, changes: Changes, earlier: Updates, in_memory: bool
-) -> tuple[list[BatchFile], Changes]:
-    """Store changes in the arranged output, minus the earlier output at other coordinates."""
-    if not read.keeps and not len(earlier):
-        return [], changes
-    columns, time, diff = changes
-    # The times carry the number of rows if records have no columns.
-    updates = own.layout.encode(columns, spread(time, diff.size), diff)
-    if len(earlier):
-        updates = concat([updates, earlier.at(earlier.time, -earlier.diffs())])
-    change = consolidate(updates)
-    files: list[BatchFile] = []
-    if read.keeps:
-        compacted = compact(change, read.since).placed(pack(read.at))
-        files = write_file(read.directory, name, compacted, in_memory=in_memory)
-    if not read.at:
-        return files, changes  # their reader consolidates them
-    # A loop runs as long as there are rows, so no cancelling rows may remain.
-    rows = change.updates
-    return files, (own.layout.decode(rows), rows.times(), rows.diffs())
-
-
-def _visited(
-    read: Read, due: Sequence[Updates], sides: Sequence[Side], keys: Updates
-) -> tuple[Sequence[Side], int]:
-    """The sides up to the coordinate, for the visited keys; and the number of rows read."""
-    visited, rows_read = [], 0
-    # Without processed updates and due keys the new updates are complete.
-    alone = not due and not any(side.earlier for side in sides)
-    for side in sides:
-        new, limit = side.new, _limit(side.depth, read.at)
-        if not alone:
-            new, rows = recent(keys, [*side.earlier, new.updates], limit)
-            rows_read += rows - len(side.new.updates)
-        elif limit is not None:
-            new = Grouped(new.updates.placed(0), new.starts, new.key_starts)
-        visited.append(replace(side, earlier=[], new=new, limit=limit))
-    return visited, rows_read
-
-
-def _keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
+def visited_keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
     """The visited keys, each once."""
     parts = [distinct_keys(s.new).at(0, 1).placed(0) for s in sides if len(s.new.updates)]
     parts += due
@@ -592,28 +238,3 @@ def _keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
     if len(parts) == 1:
         return parts[0]
     return consolidate(concat(parts)).updates
-
-
-def _due(
-    read: Read, name: str, keys: Updates, sides: Sequence[Side], in_memory: bool
-) -> dict[int, list[BatchFile]]:
-    """The keys to visit again, by coordinate."""
-    batches = []
-    recorded = any(view.recorded for view in read.views)
-    for side in sides:
-        updates = side.old
-        # In one loop new updates have no later coordinate, unless earlier steps reached it.
-        if len(read.at) > 1 or recorded:
-            updates = [*updates, *side.earlier, side.new.updates]
-        batches.append((updates, side.depth))
-    due = {}
-    for code, touched in due_after(keys, batches, read.at).items():
-        path = f"due-{code}-{name}"
-        files = write_file(read.directory, path, touched, in_memory=in_memory)
-        if files:
-            due[code] = files
-    return due
-
-
-def _limit(depth: int, at: Coordinate) -> Limit | None:
-    return Limit(depth, pack(at[:depth])) if depth else None

@@ -22,12 +22,14 @@ from pyspark_diff.errors import StorageError, errors_from_text
 from pyspark_diff.fallbacks import count
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners import tasks
+from pyspark_diff.runners.bilinear import Rest
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.fused import Fused
 from pyspark_diff.runners.pieces import Given
-from pyspark_diff.runners.read import Read, Rest
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.work import BucketResult, Merge, Split, Work
+from pyspark_diff.spark.data_types import arrow_type, without_nullability
 from pyspark_diff.spark.frames import (
     arrow_table,
     column,
@@ -37,14 +39,7 @@ from pyspark_diff.spark.frames import (
 )
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.spark.jvm import needs_job, planned_by_bucket, reads_buckets
-from pyspark_diff.spark.schema import (
-    DIFF,
-    TIME,
-    Schema,
-    TimeType,
-    arrow_type,
-    without_nullability,
-)
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType
 from pyspark_diff.spark.session import parallelism
 from pyspark_diff.spark.task_jobs import has_tasks, run_moved, run_tasks
 from pyspark_diff.spark.values import filled

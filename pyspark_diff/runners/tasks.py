@@ -31,10 +31,12 @@ from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.memory import worker_task
 from pyspark_diff.kernels.split import split
 from pyspark_diff.operators.contract import Stage
+from pyspark_diff.runners.bilinear import Rest
+from pyspark_diff.runners.bucket import read_bucket
 from pyspark_diff.runners.fused import Fused, run_behind
 from pyspark_diff.runners.parquet import ParquetScan
 from pyspark_diff.runners.pieces import Given, Intake, Waiting
-from pyspark_diff.runners.read import Read, Rest, read_bucket
+from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import (
     BucketResult,
     Merge,

@@ -34,6 +34,7 @@ from pyspark_diff.dataflow.sink import Epoch, Sink
 from pyspark_diff.errors import DuplicateKeyError, SchemaError, SinkError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
+from pyspark_diff.spark.data_types import contains
 from pyspark_diff.spark.delta import (
     REDIRECT,
     DeltaTable,
@@ -54,7 +55,7 @@ from pyspark_diff.spark.delta_commits import (
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
 from pyspark_diff.spark.frames import column, frame_of_table, sql_text
 from pyspark_diff.spark.jvm import frame_of_no_rows
-from pyspark_diff.spark.schema import Schema, as_keys, contains, quoted
+from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
 #: The property of a table with the sink that writes it.
 OWNER = "pyspark_diff.sink"

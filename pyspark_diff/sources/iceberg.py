@@ -27,6 +27,7 @@ from pyspark_diff.errors import SourceError
 from pyspark_diff.sources.tables import differences
 from pyspark_diff.sources.versioned import VersionedSource, condition
 from pyspark_diff.spark.causes import in_words
+from pyspark_diff.spark.data_types import contains, without_nullability
 from pyspark_diff.spark.delta_files import KIND
 from pyspark_diff.spark.frames import column, sql_text
 from pyspark_diff.spark.iceberg import (
@@ -37,7 +38,7 @@ from pyspark_diff.spark.iceberg import (
     other_columns,
     renamed_columns,
 )
-from pyspark_diff.spark.schema import as_keys, contains, quoted, without_nullability
+from pyspark_diff.spark.schema import as_keys, quoted
 from pyspark_diff.spark.values import OPAQUE
 
 #: The column of the changes with the place of a snapshot among those that are read.

@@ -22,7 +22,7 @@ from pyspark_diff.errors import NotReadableError, SourceError
 from pyspark_diff.sources.files import OP, ORDER, changes_of
 from pyspark_diff.sources.tables import at_hand, named
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.jvm import query_of
+from pyspark_diff.spark.jvm_context import query_of
 from pyspark_diff.spark.schema import as_keys, parse_schema
 
 _logger = logging.getLogger("pyspark_diff")

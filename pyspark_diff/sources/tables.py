@@ -19,8 +19,9 @@ from pyspark.sql import types as T
 
 from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import SchemaError, SourceError
+from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import column, few, frame_of_table
-from pyspark_diff.spark.schema import Schema, meant_by, without_nullability
+from pyspark_diff.spark.schema import Schema, meant_by
 
 if TYPE_CHECKING:
     from typing_extensions import Self

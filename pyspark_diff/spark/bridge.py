@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary, ref
 from pyspark import SparkContext
 from pyspark.sql import SparkSession, is_remote
 
-from pyspark_diff.spark import jvm
+from pyspark_diff.spark import jvm_context
 from pyspark_diff.spark.causes import in_words
 from pyspark_diff.times import Antichain, Coordinate, Time
 
@@ -209,12 +209,12 @@ class Bridge:
 
     def _ask(self, call: Callable[[], _T]) -> _T | None:
         context = self._context()
-        if self._broken or context is None or not jvm.is_running(context):
+        if self._broken or context is None or not jvm_context.is_running(context):
             return None
         try:
             return call()
         except Exception as error:
-            if not self._broken and jvm.is_running(context):
+            if not self._broken and jvm_context.is_running(context):
                 self._broken = True
                 _logger.warning(
                     "the Scala bridge does not work here (%s): the driver reports progress from "
@@ -281,7 +281,7 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
         return None
     try:
         context = spark.sparkContext
-        if not jvm.is_running(context):
+        if not jvm_context.is_running(context):
             return None
         if str(spark.conf.get(BRIDGE, "true")).lower() == "false":
             return None
@@ -298,10 +298,10 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
 def _loaded(context: SparkContext) -> Bridge | None:
     """The bridge in the JVM of a context, or None without a jar that fits."""
     try:
-        scala = jvm.scala_version(context)
+        scala = jvm_context.scala_version(context)
         # Versions of Scala with the same first two numbers are binary compatible.
         jar = JARS / f"pyspark_diff-bridge_{'.'.join(scala.split('.')[:2])}.jar"
-        remote = jvm.instance(context, CLASS, jar)
+        remote = jvm_context.instance(context, CLASS, jar)
         if remote is None:
             others = sorted(path.name for path in JARS.glob("*.jar"))
             if others:

@@ -13,19 +13,15 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError, errors_to_text
-from pyspark_diff.spark.jobs import run_job
-from pyspark_diff.spark.jvm import frame_of_no_rows, is_classic_frame
-from pyspark_diff.spark.schema import (
-    DIFF,
-    TIME,
-    Schema,
-    TimeType,
+from pyspark_diff.spark.data_types import (
     arrow_type,
     contains,
     has_required_fields,
-    quoted,
     without_nullability,
 )
+from pyspark_diff.spark.jobs import run_job
+from pyspark_diff.spark.jvm import frame_of_no_rows, is_classic_frame
+from pyspark_diff.spark.schema import DIFF, TIME, Schema, TimeType, quoted
 from pyspark_diff.spark.values import OPAQUE, filled
 
 #: The letters with a meaning in a pattern of paths.

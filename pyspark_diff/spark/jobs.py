@@ -23,7 +23,7 @@ from typing import TypeVar
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession, is_remote
 
-from pyspark_diff.spark.jvm import add_tag, cancel_tag, cancels_all, has_context
+from pyspark_diff.spark.jvm_context import add_tag, cancel_tag, cancels_all, has_context
 
 #: Seconds to wait for a cancelled job, and between two cancellations. A job that Spark is still
 #: planning has to be cancelled again, also after the wait.

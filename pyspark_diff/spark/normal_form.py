@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff.spark.data_types import contains, has_maps
 from pyspark_diff.spark.frames import column
-from pyspark_diff.spark.schema import contains, has_maps
 
 
 def has_floats(kind: T.DataType) -> bool:

@@ -26,7 +26,7 @@ from pyspark.util import is_remote_only
 
 from pyspark_diff.kernels.machine_memory import all_memory
 from pyspark_diff.kernels.memory import share_memory
-from pyspark_diff.spark import jvm
+from pyspark_diff.spark import jvm_context
 from pyspark_diff.spark.version import check_installed, check_session
 
 #: Rows in one Arrow batch between Spark and Python. Spark's own 10,000 means a call into the
@@ -171,7 +171,7 @@ def _check_cores(cores: int | None, builder: SparkSession.Builder) -> None:
 def _running() -> SparkSession | None:
     """The active or the default session, if its Spark has not been stopped."""
     # A session object outlives its stopped context.
-    if not is_remote() and not jvm.has_context():
+    if not is_remote() and not jvm_context.has_context():
         return None
     try:
         return SparkSession.active()
@@ -268,7 +268,7 @@ def _given_outside() -> dict[str, str]:
     """
     if is_remote_only():
         return {}
-    merged = jvm.settings_given()
+    merged = jvm_context.settings_given()
     if merged is not None:
         return merged
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -392,4 +392,4 @@ def parallelism(spark: SparkSession) -> int:
     if is_remote():
         # Connect has no context; a range has this number of partitions by default.
         return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
-    return jvm.default_parallelism(spark)
+    return jvm_context.default_parallelism(spark)

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, ref
 from pyspark.sql import SparkSession
 
 from pyspark_diff.errors import SettingsChangedError
-from pyspark_diff.spark import jvm
+from pyspark_diff.spark import jvm_context
 
 ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
@@ -262,13 +262,13 @@ def recorded(spark: SparkSession) -> Settings:
     (True, 'false')
     """
     last = _last.get(spark)
-    live = jvm.live_settings(spark) if last is None else last.live
+    live = jvm_context.live_settings(spark) if last is None else last.live
     if live is None:
         copy, values = None, _asked(spark)
     else:
         if last is not None and last.copy.equals(live):
             return last.settings
-        copy = jvm.copied_map(live)
+        copy = jvm_context.copied_map(live)
         values = _read(copy)
     settings = Settings(values, spark)
     if last is not None and settings.values == last.settings.values:
@@ -285,8 +285,8 @@ def is_on(spark: SparkSession, name: str) -> bool:
 def _read(settings: Any) -> dict[str, str]:
     """The values in a classic session, from a copy of its settings."""
     if not _unset:
-        _unset.update(jvm.values_unless_set(VALUES))
-    there = jvm.only_keys(settings, VALUES)
+        _unset.update(jvm_context.values_unless_set(VALUES))
+    there = jvm_context.only_keys(settings, VALUES)
     return {name: _plain(there.get(name, value)) for name, value in _unset.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from pyspark.sql import SparkSession, is_remote
 
-from pyspark_diff.spark.jvm import collected
+from pyspark_diff.spark.jvm_context import collected
 
 #: A number of tasks, and a function from a task's number to pairs of a bucket and its bytes.
 Maker = tuple[int, Callable[[int], Iterator[tuple[int, bytes]]]]

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from pyspark_diff.errors import FunctionError
 from pyspark_diff.kernels import buffers
-from pyspark_diff.spark.schema import contains
+from pyspark_diff.spark.data_types import contains
 
 #: Types that Arrow represents as structs of non-null parts.
 OPAQUE = tuple(

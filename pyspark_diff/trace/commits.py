@@ -24,13 +24,12 @@ creation of a commit, its writer reads the floor again::
 Commits are created and, at their retirement, replaced. No object is ever compared and updated.
 
 Readers, the writer and retirement are one class. Each is correct only by the actions of the others
-on the listing, the floor and the hint, so a reader of separate classes would need all three anyway.
+on the listing, the floor and the hint (`pyspark_diff.trace.listing`), so a reader of separate
+classes would need all three anyway.
 """
 
 from __future__ import annotations
 
-import logging
-import re
 import secrets
 import time
 import zlib
@@ -47,6 +46,7 @@ from pyspark_diff.errors import (
     UnknownOutcomeError,
 )
 from pyspark_diff.trace import manifest
+from pyspark_diff.trace.listing import Hint, Listing, is_commit
 from pyspark_diff.trace.manifest import (
     Commit,
     FileInfo,
@@ -54,25 +54,18 @@ from pyspark_diff.trace.manifest import (
     Retired,
     Segment,
     name_of,
-    number_in,
     segments_of,
 )
-from pyspark_diff.trace.objects import FOLDERS, HEAD, INBOX, Objects
+from pyspark_diff.trace.objects import FOLDERS, INBOX, Objects
 
 __all__ = ["Commit", "Commits", "FileInfo", "Segment", "segments_of"]
 
-_logger = logging.getLogger("pyspark_diff")
-
 #: With more tombstones than this, those below a new floor are deleted.
 MOST_TOMBSTONES = 200
-#: The most commits that a process requests after the last one of a listing that may be late.
-_MOST_LATE = 1000
 #: The number of tries of an operation that another process, or the network, may interrupt.
 _TRIES = 5
 #: Seconds before the second try; it doubles.
 _PAUSE = 0.02
-_FLOOR = re.compile(r"floor/(\d{16})")
-_HINT = re.compile(rb"(\d{16}) ([0-9a-f]{32}) ([0-9a-f]{8})\n")
 
 
 class Commits:
@@ -101,10 +94,9 @@ class Commits:
 
     def __init__(self, objects: Objects):
         self.objects = objects
+        self._listing = Listing(objects)
         self.last: Commit | None = None
         self._store: str | None = None
-        #: The identity of the store in the hint, which may be a copy from another store.
-        self._hinted = ""
         #: The commit from which this object read the identity of the store.
         self._identified_by = -1
         #: A commit with its bytes that were sent, if it is not known whether they arrived.
@@ -122,7 +114,7 @@ class Commits:
 
     def exists(self) -> bool:
         """Whether the root has a store, or the rest of one."""
-        return bool(self._numbers() or self._floor() or self._hint() >= 0)
+        return bool(self._numbers() or self._listing.floor() or self._listing.hint().number >= 0)
 
     def make(
         self,
@@ -144,14 +136,14 @@ class Commits:
             dict(files or {}), (), segments_of(payload), state,
         )
         self._create(commit, payload)
-        self._hint_at(commit)
+        self._listing.write_hint(commit)
         return commit
 
     def numbers(self) -> list[int]:
         """The commits that can be read, oldest first."""
         sizes = self._numbers()
-        floor = self._floor()
-        return sorted(n for n, size in sizes.items() if n >= floor and _is_commit(size))
+        floor = self._listing.floor()
+        return sorted(n for n, size in sizes.items() if n >= floor and is_commit(size))
 
     def latest(self) -> Commit:
         """The last commit.
@@ -165,9 +157,9 @@ class Commits:
         for tries in range(_TRIES):
             # The order matters: the commit of the hint exists before the listing, and commits below
             # the floor may have been deleted after it.
-            hint = self._hint()
-            sizes = self._numbers(hint)
-            floor = self._floor()
+            hint = self._listing.hint()
+            sizes = self._numbers(hint.number)
+            floor = self._listing.floor()
             try:
                 return self._last_of(hint, sizes, floor)
             except (DamagedStateError, FileNotFoundError) as error:
@@ -187,11 +179,11 @@ class Commits:
             content = self._decoded(number)
         except FileNotFoundError:
             content = None
-        if isinstance(content, Commit) and number >= self._floor():
+        if isinstance(content, Commit) and number >= self._listing.floor():
             return content
         readable = self.numbers()
-        last = max(readable[-1], self._hint()) if readable else -1
-        if content is None and readable and self._floor() <= number <= last:
+        last = max(readable[-1], self._listing.hint().number) if readable else -1
+        if content is None and readable and self._listing.floor() <= number <= last:
             raise self._lost(f"{name_of(number)!r} is gone")
         if not readable:
             self.latest()  # the last commit is never retired, so this raises the damage
@@ -249,7 +241,7 @@ class Commits:
                     raise
                 time.sleep(_PAUSE * 2**tries * (1 + secrets.randbelow(100) / 100))
                 continue
-            self._hint_at(commit)
+            self._listing.write_hint(commit)
             return commit
         raise AssertionError("unreachable")
 
@@ -280,7 +272,7 @@ class Commits:
             token, dict(files), tuple(sorted(set(uses))), segments_of(payload), state,
         )
         self._create(commit, payload)
-        self._hint_at(commit)
+        self._listing.write_hint(commit)
         return commit
 
     def settle(self) -> Commit | None:
@@ -326,15 +318,15 @@ class Commits:
         last = self.latest()
         before = min(before, last.number)
         sizes = self._numbers()
-        floor = self._floor()
+        floor = self._listing.floor()
         staying = {
             n for n, size in sizes.items()
-            if n >= floor and _is_commit(size) and (n >= before or n in keep)
+            if n >= floor and is_commit(size) and (n >= before or n in keep)
         }
         used = {n for commit in self.read_all(staying).values() for n in commit.uses}
         retired = []
         for number, size in sorted(sizes.items()):
-            whole = _is_commit(size)
+            whole = is_commit(size)
             if number in staying or number > last.number or whole and number < floor:
                 continue  # below the floor it never was a commit: its writer removes it
             if number not in used and not manifest.is_tombstone(size):
@@ -350,16 +342,14 @@ class Commits:
     def collapse(self) -> None:
         """If there are many tombstones, create a new floor and delete those below it."""
         sizes = self._numbers()
-        floor = self._floor()
+        floor = self._listing.floor()
         gone = [n for n, size in sizes.items() if manifest.is_tombstone(size)]
-        least = min(n for n, size in sizes.items() if n >= floor and _is_commit(size))
+        least = min(n for n, size in sizes.items() if n >= floor and is_commit(size))
         if len(gone) > MOST_TOMBSTONES and least > floor:
-            self.objects.create(f"floor/{least:016d}", [b""])
+            self._listing.create_floor(least)
             floor = least
         self.objects.delete([name_of(n) for n in gone if n < floor])
-        # The previous floor stays for concurrent readers of the listing.
-        older = sorted(self._floors())[:-2]
-        self.objects.delete([f"floor/{n:016d}" for n in older])
+        self._listing.delete_old_floors()
 
     def _create(self, commit: Commit, payload: Payload) -> None:
         """Create the object of a commit, verify that it is there, and set `last` to it."""
@@ -425,7 +415,7 @@ class Commits:
     ) -> None:
         """Decide the outcome of a commit from the object that the store has under its name."""
         won = next((mine for mine in (commit, also) if mine and mine.nonce == stored.nonce), None)
-        passed = commit.number < self._floor()
+        passed = commit.number < self._listing.floor()
         if won is not None and passed and self._is_late(won):
             try:
                 self.objects.delete([name_of(won.number)])
@@ -476,9 +466,9 @@ class Commits:
             return False
         return isinstance(stored, Commit) and stored.nonce == commit.nonce
 
-    def _last_of(self, hint: int, sizes: Mapping[int, int], floor: int) -> Commit:
+    def _last_of(self, hint: Hint, sizes: Mapping[int, int], floor: int) -> Commit:
         chain = sorted(n for n in sizes if n >= floor)
-        if not chain and hint < 0 and not floor:
+        if not chain and hint.number < 0 and not floor:
             raise StorageError(
                 f"there is no store in {self.objects.root!r}. Check that the store was made with "
                 "this root"
@@ -489,9 +479,9 @@ class Commits:
             gap = floor + next((at for at, n in enumerate(chain) if n != floor + at), 0)
             rest = f"the last commit there is {last}" if chain else "no commit is there"
             raise self._lost(f"commit {gap} is missing, and {rest}")
-        if hint > last and self._hinted == self._decoded(last).store:
-            raise self._lost(f"commit {hint} was made, and the last commit there is {last}")
-        if not _is_commit(sizes[last]):
+        if hint.number > last and hint.store == self._decoded(last).store:
+            raise self._lost(f"commit {hint.number} was made, and the last commit there is {last}")
+        if not is_commit(sizes[last]):
             raise self._lost(f"commit {last}, the last, is cut short, or was retired")
         newest = self._decoded(last)
         if not isinstance(newest, Commit):
@@ -578,75 +568,7 @@ class Commits:
 
     def _numbers(self, hint: int = -1) -> dict[int, int]:
         """The lengths of all objects of commits, by their numbers."""
-        sizes = {
-            number: listed.size
-            for listed in self.objects.names("commits")
-            if (number := number_in(listed.name)) is not None
-        }
-        return sizes if self.objects.lists_all else self._completed(sizes, hint)
-
-    def _completed(self, listed: Mapping[int, int], hint: int) -> dict[int, int]:
-        """Add the commits that a late listing lacks, with a request for each name.
-
-        Numbers have no gaps, so the search ends at the first missing number.
-        """
-        known = [*listed, hint, -1 if self.last is None else self.last.number]
-        top = max(max(known), 0)
-        sizes = dict(listed)
-        for number in range(min(listed, default=top), top + 1):
-            self._add_size(sizes, number)
-        newer = range(top + 1, top + 1 + _MOST_LATE)
-        for numbers in newer, range(min(sizes, default=0) - 1, -1, -1):
-            for number in numbers:
-                if not self._add_size(sizes, number):
-                    break
-        return sizes
-
-    def _add_size(self, sizes: dict[int, int], number: int) -> bool:
-        """Add the length of a commit's object; False if there is none."""
-        if number not in sizes:
-            try:
-                sizes[number] = len(self.objects.read(name_of(number)))
-            except FileNotFoundError:
-                return False
-            except StorageError:
-                return False  # its reader raises the reason
-        return True
-
-    def _floors(self) -> list[int]:
-        matches = (_FLOOR.fullmatch(listed.name) for listed in self.objects.names("floor"))
-        return [int(match[1]) for match in matches if match]
-
-    def _floor(self) -> int:
-        return max(self._floors(), default=0)
-
-    def _hint(self) -> int:
-        """The number of the last commit in the hint; -1 without a readable hint."""
-        for _ in range(2):  # a writer may overwrite it during the first read
-            try:
-                match = _HINT.fullmatch(self.objects.read(HEAD))
-            except FileNotFoundError:
-                return -1
-            if match is not None and int(match[3], 16) == zlib.crc32(match[0][:-10]):
-                self._hinted = match[2].decode()
-                return int(match[1])
-        _logger.warning(
-            "%s/%s, a hint at the last commit, is damaged; the next commit writes it again",
-            self.objects.root, HEAD,
-        )
-        return -1
-
-    def _hint_at(self, commit: Commit) -> None:
-        text = f"{commit.number:016d} {commit.store}".encode()
-        try:
-            self.objects.replace(HEAD, text + b" %08x\n" % zlib.crc32(text), lasting=False)
-        except StorageError as error:
-            # The commit is there. Without the hint only a loss of the last commit goes undetected.
-            _logger.warning("commit %d is there, its hint is not: %s", commit.number, error)
-
-
-def _is_commit(size: int) -> bool:
-    return not manifest.is_tombstone(size) and not manifest.is_payload(size)
+        return self._listing.sizes(hint, -1 if self.last is None else self.last.number)
 
 
 def _now() -> datetime:

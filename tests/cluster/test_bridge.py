@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_diff.spark import bridge as module
-from pyspark_diff.spark import jvm
+from pyspark_diff.spark import jvm_context
 from pyspark_diff.spark.bridge import Bridge, JobCounts, JobLabel, bridge_of, labelled
 from pyspark_diff.spark.jobs import run_job
 from pyspark_diff.times import Antichain
@@ -270,7 +270,7 @@ def not_loaded(monkeypatch: pytest.MonkeyPatch, jars: Path) -> None:
     """As in a process where nobody has asked for a bridge, and with other jars in the package."""
     monkeypatch.setattr(module, "JARS", jars)
     monkeypatch.setattr(module, "_bridges", {})
-    monkeypatch.setattr(jvm, "_loaded", {})
+    monkeypatch.setattr(jvm_context, "_loaded", {})
 
 
 def empty_jar(folder: Path) -> str:

@@ -36,18 +36,18 @@ ROOMS: dict[str, frozenset[str]] = {
         "window_functions window_reach window_replay window_rows windows xxhash64".split()
     ),
     "spark": frozenset(
-        "bridge calls causes delta delta_changed_files delta_commits delta_files doctor "
-        "expression_parts frames iceberg jobs jvm jvm_tables mentions normal_form one_row "
-        "pandas_calls pandas_frames parquet_footer parquet_plan remote_plans replaced schema sent "
-        "session settings stars stored_schema tables taken task_jobs user_functions values version "
-        "window_calls window_text zone_use".split()
+        "bridge calls causes data_types delta delta_changed_files delta_commits delta_files doctor "
+        "expression_parts frames iceberg jobs jvm jvm_context jvm_tables mentions normal_form "
+        "one_row pandas_calls pandas_frames parquet_footer parquet_plan remote_plans replaced "
+        "schema sent session settings stars stored_schema tables taken task_jobs user_functions "
+        "values version window_calls window_text zone_use".split()
     ),
     "expressions": frozenset(
-        "aggregate_forms aggregate_functions aggregates analysis check compiled "
-        "conditions handles moment_functions names record_functions tree".split()
+        "aggregate_forms aggregate_functions aggregates analysis bands check comparisons compiled "
+        "conditions handles intervals moment_functions names record_functions tree".split()
     ),
     "trace": frozenset(
-        "arrangement batch cache commits credentials held_batches inbox kept local_objects "
+        "arrangement batch cache commits credentials held_batches inbox kept listing local_objects "
         "locked_folders manifest objects read_holds remote_objects roots skew spine storage "
         "stored_traces unity vacuum volume_objects".split()
     ),
@@ -57,7 +57,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "twice upsert window".split()
     ),
     "runners": frozenset(
-        "feed fused local numbers parquet pieces read spark stop tasks threads view work".split()
+        "bilinear bucket feed fused local numbers parquet pieces read replay spark stop tasks "
+        "threads view work".split()
     ),
     "engine": frozenset(
         "blueprint changes compaction context costs demand descent description durable "
@@ -73,9 +74,10 @@ ROOMS: dict[str, frozenset[str]] = {
         "whole_history".split()
     ),
     "frame": frozenset(
-        "aggregation as_pyspark asof base cogrouped collection comparisons constants dataflow "
-        "diffframe grouped history html join_plan joins keyed keys linear loops multiset places "
-        "reading row_wise session_windows sliding tables windows".split()
+        "aggregation as_pyspark asof base cogrouped collection comparisons computed_aggregates "
+        "constants dataflow diffframe grouped history html interval_join join_plan joins keyed "
+        "keys linear loops multiset places reading row_wise session_windows sliding tables "
+        "windows".split()
     ),
     "graphs": frozenset(
         "bfs clustering connected_components degrees edges find graph_diff graph_ranks "
@@ -128,7 +130,7 @@ LIBRARIES = {
 }
 
 #: The only modules that talk to the JVM, and the names by which they do.
-JVM = "spark.jvm", "spark.jvm_tables"
+JVM = "spark.jvm", "spark.jvm_context", "spark.jvm_tables"
 JVM_NAMES = frozenset({
     "_gateway", "_jc", "_jconf", "_jdf", "_jrdd", "_jsc", "_jsparkSession", "_jvm", "_jwrite",
 })
@@ -192,7 +194,7 @@ def wrong_import(name: str, imported: str) -> str | None:
     if UNSAFE_MODULES & set(imported.split(".")):
         return "can run code that it reads"
     if top == "py4j":
-        return None if name in JVM else f"only {' and '.join(JVM)} talk to the JVM"
+        return None if name in JVM else f"only {', '.join(JVM)} talk to the JVM"
     if top != "pyspark_diff":
         known = sys.stdlib_module_names | LIBRARIES[min(level, max(LIBRARIES))]
         return None if top in known else f"is not for level {level}"
@@ -235,10 +237,10 @@ def violations(name: str, source: str, modules: Set[str]) -> list[str]:
         ), None)
         line = getattr(node, "lineno", 0)
         if used in JVM_NAMES and name not in JVM:
-            found.append(f"{name}:{line}: uses {used}, which only {' and '.join(JVM)} may")
+            found.append(f"{name}:{line}: uses {used}, which only {', '.join(JVM)} may")
         if used in CONTEXT_NAMES and name not in CONTEXT_DOORS:
             found.append(
-                f"{name}:{line}: uses {used}, which only {' and '.join(sorted(CONTEXT_DOORS))} may"
+                f"{name}:{line}: uses {used}, which only {', '.join(sorted(CONTEXT_DOORS))} may"
             )
     return found
 

@@ -32,7 +32,7 @@ from pyspark_diff.operators.collate import CollateKernel
 from pyspark_diff.operators.count import CountKernel
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.top_k import TopKKernel
-from pyspark_diff.runners import local, pieces, read, tasks
+from pyspark_diff.runners import bilinear, bucket, local, pieces, read, tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import Output, Work, run_bucket
@@ -55,7 +55,7 @@ def small(another):
 def largest(monkeypatch):
     """The most rows that were handed on at once, and what was written and made later."""
     seen = Counter()
-    table, spilled, tables = Output.table, storage.spilled, read.Rest.tables
+    table, spilled, tables = Output.table, storage.spilled, bilinear.Rest.tables
 
     def watched(self, changes):
         seen["rows"] = max(seen["rows"], changes[2].size)
@@ -72,7 +72,7 @@ def largest(monkeypatch):
 
     monkeypatch.setattr(Output, "table", watched)
     monkeypatch.setattr(storage, "spilled", counted)
-    monkeypatch.setattr(read.Rest, "tables", made)
+    monkeypatch.setattr(bilinear.Rest, "tables", made)
     return seen
 
 
@@ -403,13 +403,13 @@ def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch):
 def test_what_meets_much_is_not_begun_with_all_buckets_at_once(another, monkeypatch):
     """It would be looked up, and then left for the buckets one by one."""
     monkeypatch.setattr(read, "PAIRS", 100)
-    begun, read_bucket = [], read.read_bucket
+    begun, read_bucket = [], bucket.read_bucket
 
     def begin(*given, **how):
         begun.append(given)
         return read_bucket(*given, **how)
 
-    monkeypatch.setattr(read, "read_bucket", begin)
+    monkeypatch.setattr(bucket, "read_bucket", begin)
     with Dataflow(another, runner="local", buckets=2) as flow:
         left, left_in = flow.input("left", "k int, x int")
         right, right_in = flow.input("right", "k int, y int")
@@ -494,7 +494,7 @@ def test_an_explosion_inside_a_loop(small, largest, runner):
 
 def test_tasks_that_make_what_is_left_let_go_of_files(tmp_path):
     """A worker lives on, and a file that it has open holds its space."""
-    class Opens(read.Rest):
+    class Opens(bilinear.Rest):
         def tables(self):
             storage.open_updates(path)
             return iter([])

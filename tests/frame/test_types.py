@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, DiffFrame, UnsupportedTypeError
-from pyspark_diff.spark.schema import lack_common_type
+from pyspark_diff.spark.data_types import lack_common_type
 
 RUNNERS = ("local", "spark")
 UTC = datetime.timezone.utc

@@ -25,7 +25,7 @@ from pyspark_diff import (
 )
 from pyspark_diff.engine import loop as engine_loop
 from pyspark_diff.kernels.history import due_after
-from pyspark_diff.runners import read
+from pyspark_diff.runners import replay
 from pyspark_diff.trace import storage
 
 EXAMPLES = settings().max_examples
@@ -268,7 +268,7 @@ def test_joins_of_three_coordinates_are_visited(spark, monkeypatch):
         # As if only the joins of a fresh update with one other were interesting.
         return due_after(keys, sides, at) if at in ((1, 1), (3, 0), (0, 3)) else {}
 
-    monkeypatch.setattr(read, "due_after", pairs_only)
+    monkeypatch.setattr(replay, "due_after", pairs_only)
     assert three_coordinates(spark) == []
 
 

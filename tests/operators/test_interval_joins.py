@@ -24,7 +24,8 @@ from test_law import examples
 from test_ranges import blocks
 
 from pyspark_diff import AssertionFailedError, Dataflow, DiffFrame, SchemaError
-from pyspark_diff.expressions.conditions import _within_64_bits, parse_condition
+from pyspark_diff.expressions.bands import _within_64_bits
+from pyspark_diff.expressions.conditions import parse_condition
 from pyspark_diff.kernels.blocks import numbers
 from pyspark_diff.operators.blocks import OfInterval, OfValue
 
