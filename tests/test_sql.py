@@ -339,24 +339,6 @@ def test_arguments_and_named_frames(flow):
     assert rows(kept) == [(2, 3)]
 
 
-@pytest.mark.classic_only("over Connect tests/test_query_frames.py does this")
-@pytest.mark.parametrize("name", ["pivot", "pivot of lists", "crosstab", "checkpoint", "rdd"])
-def test_frames_whose_rows_spark_has_asked_for_are_refused(spark, flow, name):
-    """A frame of table() has no rows: a method that asks for them would see none."""
-    flow.input("edges", EDGES)
-    table = flow.table("edges")
-    frame = {
-        "pivot": lambda: table.groupBy("src").pivot("dst").sum("dst").where("src > 1"),
-        "pivot of lists": lambda: table.groupBy("src").pivot("dst").agg(F.collect_list("dst")),
-        "crosstab": lambda: table.crosstab("src", "dst"),
-        "checkpoint": lambda: table.localCheckpoint(),
-        "rdd": lambda: spark.createDataFrame(table.rdd, table.schema),
-    }[name]()
-    match = "rows of table.'edges'." if name in ("checkpoint", "rdd") else "pivot without values"
-    with pytest.raises(UnsupportedQueryError, match=match):
-        flow.query(frame)
-
-
 @pytest.mark.parametrize("how", [{}, {"how": "all"}, {"thresh": 2}, {"subset": ["x"]}])
 def test_rows_without_nulls(spark, flow, how):
     rows = [(1, 2.0, "a"), (None, 3.0, "b"), (4, float("nan"), None), (None, None, None)]

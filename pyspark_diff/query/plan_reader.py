@@ -40,6 +40,7 @@ from pyspark_diff.query.form import (
     column_of,
     outers_of,
 )
+from pyspark_diff.query.placeholder import is_placeholder, marked_table
 from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
 from pyspark_diff.query.pruning import used_names
 from pyspark_diff.spark.jvm import (
@@ -50,8 +51,6 @@ from pyspark_diff.spark.jvm import (
 )
 from pyspark_diff.spark.jvm_tables import described_table
 
-#: The key in the metadata of a column that names the table of the dataflow.
-TABLE = "pyspark_diff.table"
 #: A recursion of UNION has this much added to its greatest number of rounds.
 DISTINCT_ROUNDS = 1 << 30
 
@@ -217,14 +216,14 @@ class _PlanReader(PlanExpressions):
     def walk(self, plan: Any) -> Relation:
         kind = kind_of(plan)
         # Columns pass their metadata on, also to references of common table expressions.
-        table = self.table_of(plan) if kind == "LocalRelation" else None
-        if table is not None:
+        table = marked_table(plan) if kind in ("LocalRelation", "LogicalRDD") else None
+        if table is not None and is_placeholder(plan):
             self.tables.add(table)
             return self.scan(table, plan)
-        if kind == "LogicalRDD" and self.table_of(plan) is not None:
-            self.refuse(refusals.NODE, f"the rows of table({self.table_of(plan)!r})", plan, (
-                "checkpoint() and rdd computed them when they were called, and the frame has no "
-                "rows. Remedy: leave the call out"
+        if table is not None:
+            self.refuse(refusals.NODE, f"the rows of table({table!r})", plan, (
+                "checkpoint() and rdd compute them, and the frame has none. Remedy: leave the call "
+                "out"
             ))
             raise Stop
         if kind in _CONSTANT:
@@ -239,14 +238,6 @@ class _PlanReader(PlanExpressions):
     def scan(self, table: str, leaf: Any) -> Scan:
         columns = items_of(leaf.output())
         return Scan(table, tuple((item.name(), self.name(item)) for item in columns))
-
-    def table_of(self, plan: Any) -> str | None:
-        """The table of the dataflow that a leaf reads."""
-        for attribute in items_of(plan.output()):
-            if attribute.metadata().contains(TABLE):
-                return str(attribute.metadata().getString(TABLE))
-            return None
-        return None
 
     def on_constant(self, plan: Any) -> Relation:
         if plan.isStreaming():
