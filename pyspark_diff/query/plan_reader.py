@@ -406,7 +406,7 @@ class _PlanReader(PlanExpressions):
             self.refuse(
                 refusals.NODE, "LEFT JOIN LATERAL of a generator", plan, refusals.LEFT_GENERATOR
             )
-        right = self.walk(self.prepared(plan.right().plan()))
+        right = self.correlated(plan.right().plan())
         output = [self.name(item) for item in items_of(plan.right().plan().output())]
         return self.joined(plan, left, picked(right, output), lateral=True)
 
@@ -497,6 +497,34 @@ class _PlanReader(PlanExpressions):
             return _with_keys(relation, self.selected(plan), order), order
         return self.walk(plan), ()
 
+    def correlated(self, plan: Any) -> Relation:
+        """The relational form of the plan of a subquery."""
+        text = str(plan.toString())
+        sorts = "Sort [" in text or "CTERelationRef" in text
+        if sorts and "GlobalLimit " in text and "outer(" in text:
+            self.check_limits(plan)
+        return self.walk(self.prepared(plan))
+
+    def check_limits(self, plan: Any) -> None:
+        """Refuses a LIMIT over a sort whose order a join with the enclosing query loses.
+
+        Spark joins there if an expression above the sort refers to the enclosing query, except by
+        an equality of one of its columns. A sort above the join keeps its order.
+        """
+        if kind_of(plan) == "GlobalLimit" and self.is_sorted(plan):
+            joins, below = False, plan
+            while kind_of(below) != "Sort":
+                joins = joins or any(map(_joins_outer, items_of(below.expressions())))
+                below = (
+                    self._bodies[below.cteId()] if kind_of(below) == "CTERelationRef"
+                    else below.child()
+                )
+            if joins and "outer(" not in str(below.toString()):
+                name, detail = refusals.LOST_ORDER
+                self.refuse(refusals.NODE, name, plan, detail)
+        for child in items_of(plan.children()):
+            self.check_limits(child)
+
     def is_sorted(self, plan: Any) -> bool:
         """Whether a sort gives the rows of a plan their order in Spark."""
         while True:
@@ -578,6 +606,20 @@ def _with_keys(child: Relation, named: tuple[Named, ...], order: Sequence[Order]
     lacking = {name for key in order for name in key.expression.columns}
     lacking -= {item.name for item in named}
     return Project(child, (*named, *(Named(name, column_of(name)) for name in sorted(lacking))))
+
+
+def _joins_outer(node: Any) -> bool:
+    """Whether an expression refers to the enclosing query, except by an equality of its column."""
+    if kind_of(node) == "And":
+        return any(map(_joins_outer, items_of(node.children())))
+    outers = [topmost(part, _is_outer) for part in items_of(node.children())]
+    if kind_of(node) == "EqualTo" and [] in outers:
+        return not any(map(_is_outer, items_of(node.children())))
+    return _is_outer(node) or any(outers)
+
+
+def _is_outer(node: Any) -> bool:
+    return kind_of(node) == "OuterReference"
 
 
 def _keeps_order(plan: Any) -> bool:
