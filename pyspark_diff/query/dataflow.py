@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.sql_formatter import SQLStringFormatter
@@ -18,7 +18,8 @@ from pyspark_diff.query.clock import TABLE as CLOCK
 from pyspark_diff.query.clock import Clock, clock_of
 from pyspark_diff.query.costs import costs
 from pyspark_diff.query.form import Relation
-from pyspark_diff.query.plan_reader import TABLE, Read, check_pivot, numbered, read_plan
+from pyspark_diff.query.placeholder import failing, marked
+from pyspark_diff.query.plan_reader import Read, check_pivot, numbered, read_plan
 from pyspark_diff.query.pruning import pruned
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
 from pyspark_diff.query.recursion import (
@@ -153,7 +154,10 @@ class Dataflow(FrameDataflow):
         return self._built(self._read(frame), {})
 
     def table(self, name: str) -> DataFrame:
-        """A plain DataFrame without rows that `query` reads as an input or a kept collection.
+        """A plain DataFrame that `query` reads as an input or a kept collection.
+
+        It has columns, and no rows: a method that asks Spark for rows fails, such as a pivot
+        without values.
 
         Parameters
         ----------
@@ -180,7 +184,7 @@ class Dataflow(FrameDataflow):
                 f"there is no table {name!r}. The inputs and kept collections are {known}. Keep "
                 "the collection first: frame.keep(name)"
             )
-        return _marked(self.spark, name, tables[name])
+        return failing(self.spark, name, tables[name])
 
     def explain_sql(
         self, query: str, args: dict[str, Any] | list[Any] | None = None, *,
@@ -302,12 +306,12 @@ class Dataflow(FrameDataflow):
         views = {name: (name, table) for name, table in self._tables().items()}
         views |= {name: (f"{{{name}}}", item) for name, item in (variables or {}).items()}
         for name, (mark, table) in views.items():
-            _marked(session, mark, table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+            marked(session, mark, table).createOrReplaceTempView(f"`{name.replace('`', '``')}`")
         # No table of a dataflow has braces around its name by accident.
         named = {f"{{{name}}}": item for name, item in (variables or {}).items()}
         named |= {f"{{{key}}}": item for key, item in values.items() if isinstance(item, DiffFrame)}
         values = {
-            key: _marked(session, f"{{{key}}}", item) if isinstance(item, DiffFrame) else item
+            key: marked(session, f"{{{key}}}", item) if isinstance(item, DiffFrame) else item
             for key, item in values.items()
         }
         try:
@@ -454,11 +458,3 @@ def _free(name: str, used: Sequence[str]) -> str:
     while name.lower() in used:
         name += "_"
     return name
-
-
-def _marked(spark: SparkSession, name: str, table: DiffFrame) -> DataFrame:
-    """A frame without rows whose columns say which table they are of."""
-    return frame_of_no_rows(spark, T.StructType([
-        T.StructField(field.name, field.dataType, field.nullable, {TABLE: name})
-        for field in table.schema.fields
-    ]))

@@ -9,8 +9,7 @@ names of the columns of each relation, and the types of the result.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from pyspark_diff.query import refusals
 from pyspark_diff.query.frame_columns import Item, Written, parts_of
 from pyspark_diff.query.frame_groups import FrameGroups
 from pyspark_diff.query.frame_texts import where
-from pyspark_diff.query.plan_reader import TABLE
+from pyspark_diff.query.placeholder import projected_table
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.text_expressions import quoted
 from pyspark_diff.query.text_names import Entry, Stop, TextNames
@@ -112,16 +111,13 @@ class _Frames(FrameGroups):
             else:
                 return bool(kind == "sort" and relation.sort.is_global)
 
-    def _of_local_relation(self, message: Any, relation: Any) -> Written:
-        table = _marked_table(message)
-        if table is None:
-            return self.constant(relation)
-        name, struct = table
+    def table(self, name: str, columns: Sequence[str]) -> Written:
+        """A table of the dataflow."""
         if name not in self._structs:
             self.refuse(refusals.TABLE, name)
         alias = self.fresh("t")
         self.tables[self.names.folded(alias)] = name, self._structs[name]
-        return self.scan(alias, struct.names)
+        return self.scan(alias, columns)
 
     def _of_read(self, message: Any, relation: Any) -> Written:
         if message.is_streaming:
@@ -177,6 +173,9 @@ class _Frames(FrameGroups):
     def _of_project(self, message: Any, relation: Any) -> Written:
         if not message.HasField("input"):
             self.refuse(refusals.NODE, "a projection without rows")
+        table = projected_table(message)
+        if table is not None:
+            return self.table(*table)
         written = self.relation(message.input)
         return self.selected(written, self.all_items(message.expressions, written), relation)
 
@@ -402,14 +401,3 @@ class _Frames(FrameGroups):
         return self.named(
             self.closed(Written(body, entries, frames=frames)), relation
         )
-
-
-def _marked_table(message: Any) -> tuple[str, T.StructType] | None:
-    """The table of the dataflow that a frame without rows stands for, and its columns."""
-    try:
-        struct = T.StructType.fromJson(json.loads(message.schema))
-    except (ValueError, KeyError, TypeError):
-        return None
-    if not struct.fields or TABLE not in (struct.fields[0].metadata or {}):
-        return None
-    return str(struct.fields[0].metadata[TABLE]), struct

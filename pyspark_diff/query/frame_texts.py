@@ -27,7 +27,9 @@ from pyspark_diff.spark.sent import messages_in
 _TRANSPARENT = frozenset({
     "hint", "repartition", "repartition_by_expression", "collect_metrics",
 })
-_CONSTANT = frozenset({"range", "cached_local_relation", "chunked_cached_local_relation"})
+_CONSTANT = frozenset({
+    "range", "local_relation", "cached_local_relation", "chunked_cached_local_relation",
+})
 _WORD, _CALL = re.compile(r"\w+"), re.compile(r"\b(\w+)\(")
 
 

@@ -534,7 +534,7 @@ class PlanExpressions:
         else:
             self.refuse(refusals.NODE, kind, node)
             return node
-        relation = self.walk(self.prepared(query.plan()))
+        relation = self.correlated(query.plan())
         output = [self.name(item) for item in items_of(query.plan().output())]
         relation = picked(relation, output)
         column = self.fresh("s")
@@ -583,8 +583,8 @@ class PlanExpressions:
     def has_subquery(self, node: Any) -> bool:
         return _some(node, self.is_subquery)
 
-    def walk(self, plan: Any) -> Relation:
-        """The relational form of a node."""
+    def correlated(self, plan: Any) -> Relation:
+        """The relational form of the plan of a subquery."""
         raise NotImplementedError
 
 

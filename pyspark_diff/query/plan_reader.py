@@ -40,6 +40,7 @@ from pyspark_diff.query.form import (
     column_of,
     outers_of,
 )
+from pyspark_diff.query.placeholder import is_placeholder, marked_table
 from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
 from pyspark_diff.query.pruning import used_names
 from pyspark_diff.spark.jvm import (
@@ -50,8 +51,6 @@ from pyspark_diff.spark.jvm import (
 )
 from pyspark_diff.spark.jvm_tables import described_table
 
-#: The key in the metadata of a column that names the table of the dataflow.
-TABLE = "pyspark_diff.table"
 #: A recursion of UNION has this much added to its greatest number of rounds.
 DISTINCT_ROUNDS = 1 << 30
 
@@ -217,14 +216,14 @@ class _PlanReader(PlanExpressions):
     def walk(self, plan: Any) -> Relation:
         kind = kind_of(plan)
         # Columns pass their metadata on, also to references of common table expressions.
-        table = self.table_of(plan) if kind == "LocalRelation" else None
-        if table is not None:
+        table = marked_table(plan) if kind in ("LocalRelation", "LogicalRDD") else None
+        if table is not None and is_placeholder(plan):
             self.tables.add(table)
             return self.scan(table, plan)
-        if kind == "LogicalRDD" and self.table_of(plan) is not None:
-            self.refuse(refusals.NODE, f"the rows of table({self.table_of(plan)!r})", plan, (
-                "checkpoint() and rdd computed them when they were called, and the frame has no "
-                "rows. Remedy: leave the call out"
+        if table is not None:
+            self.refuse(refusals.NODE, f"the rows of table({table!r})", plan, (
+                "checkpoint() and rdd compute them, and the frame has none. Remedy: leave the call "
+                "out"
             ))
             raise Stop
         if kind in _CONSTANT:
@@ -239,14 +238,6 @@ class _PlanReader(PlanExpressions):
     def scan(self, table: str, leaf: Any) -> Scan:
         columns = items_of(leaf.output())
         return Scan(table, tuple((item.name(), self.name(item)) for item in columns))
-
-    def table_of(self, plan: Any) -> str | None:
-        """The table of the dataflow that a leaf reads."""
-        for attribute in items_of(plan.output()):
-            if attribute.metadata().contains(TABLE):
-                return str(attribute.metadata().getString(TABLE))
-            return None
-        return None
 
     def on_constant(self, plan: Any) -> Relation:
         if plan.isStreaming():
@@ -415,7 +406,7 @@ class _PlanReader(PlanExpressions):
             self.refuse(
                 refusals.NODE, "LEFT JOIN LATERAL of a generator", plan, refusals.LEFT_GENERATOR
             )
-        right = self.walk(self.prepared(plan.right().plan()))
+        right = self.correlated(plan.right().plan())
         output = [self.name(item) for item in items_of(plan.right().plan().output())]
         return self.joined(plan, left, picked(right, output), lateral=True)
 
@@ -506,6 +497,34 @@ class _PlanReader(PlanExpressions):
             return _with_keys(relation, self.selected(plan), order), order
         return self.walk(plan), ()
 
+    def correlated(self, plan: Any) -> Relation:
+        """The relational form of the plan of a subquery."""
+        text = str(plan.toString())
+        sorts = "Sort [" in text or "CTERelationRef" in text
+        if sorts and "GlobalLimit " in text and "outer(" in text:
+            self.check_limits(plan)
+        return self.walk(self.prepared(plan))
+
+    def check_limits(self, plan: Any) -> None:
+        """Refuses a LIMIT over a sort whose order a join with the enclosing query loses.
+
+        Spark joins there if an expression above the sort refers to the enclosing query, except by
+        an equality of one of its columns. A sort above the join keeps its order.
+        """
+        if kind_of(plan) == "GlobalLimit" and self.is_sorted(plan):
+            joins, below = False, plan
+            while kind_of(below) != "Sort":
+                joins = joins or any(map(_joins_outer, items_of(below.expressions())))
+                below = (
+                    self._bodies[below.cteId()] if kind_of(below) == "CTERelationRef"
+                    else below.child()
+                )
+            if joins and "outer(" not in str(below.toString()):
+                name, detail = refusals.LOST_ORDER
+                self.refuse(refusals.NODE, name, plan, detail)
+        for child in items_of(plan.children()):
+            self.check_limits(child)
+
     def is_sorted(self, plan: Any) -> bool:
         """Whether a sort gives the rows of a plan their order in Spark."""
         while True:
@@ -587,6 +606,20 @@ def _with_keys(child: Relation, named: tuple[Named, ...], order: Sequence[Order]
     lacking = {name for key in order for name in key.expression.columns}
     lacking -= {item.name for item in named}
     return Project(child, (*named, *(Named(name, column_of(name)) for name in sorted(lacking))))
+
+
+def _joins_outer(node: Any) -> bool:
+    """Whether an expression refers to the enclosing query, except by an equality of its column."""
+    if kind_of(node) == "And":
+        return any(map(_joins_outer, items_of(node.children())))
+    outers = [topmost(part, _is_outer) for part in items_of(node.children())]
+    if kind_of(node) == "EqualTo" and [] in outers:
+        return not any(map(_is_outer, items_of(node.children())))
+    return _is_outer(node) or any(outers)
+
+
+def _is_outer(node: Any) -> bool:
+    return kind_of(node) == "OuterReference"
 
 
 def _keeps_order(plan: Any) -> bool:

@@ -114,6 +114,12 @@ PIVOT = (
     "pivot without values",
     "Spark looks for the values in a frame that has no rows. Remedy: list the values",
 )
+#: The name, and the cause and the remedy, of a correlated LIMIT over a subquery with an order.
+LOST_ORDER = (
+    "LIMIT apart from its ORDER BY",
+    "Spark joins the sorted subquery with the enclosing query, loses the order, and takes any "
+    "rows. Remedy: write ORDER BY next to LIMIT",
+)
 #: The cause and the remedy for the logs of Python workers.
 LOGS = (
     "the logs of Python workers grow outside of the dataflow. Remedy: read them with spark.sql, "

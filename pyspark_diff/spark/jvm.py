@@ -206,6 +206,33 @@ def frame_of_no_rows(spark: SparkSession, struct: T.StructType) -> DataFrame:
     return DataFrame(session.createDataFrame(rows, session.parseDataType(struct.json())), spark)
 
 
+def frame_over(rows: DataFrame, struct: T.StructType, name: str) -> DataFrame:
+    """A frame whose leaf has the rows of another one, under a name, and the columns of a schema.
+
+    Spark does not compute the rows before it runs a job over the frame.
+
+    Examples
+    --------
+    >>> frame = frame_over(spark.range(3), spark.range(3).schema, "numbers")
+    >>> frame.count(), rdd_name(analysed_of(frame))
+    (3, 'numbers')
+    """
+    spark = rows.sparkSession
+    session = getattr(spark, "_jsparkSession")
+    kind = session.parseDataType(struct.json())
+    frame = DataFrame(session.createDataFrame(rows._jdf.toDF().javaRDD(), kind), spark)
+    analysed_of(frame).rdd().setName(name)
+    return frame
+
+
+def rdd_name(leaf: Any) -> str | None:
+    """The name of the rows of a leaf in a plan; None if it has none."""
+    if kind_of(leaf) != "LogicalRDD":
+        return None
+    name = leaf.rdd().name()
+    return None if name is None else str(name)
+
+
 def needs_job(frame: DataFrame) -> bool:
     """Whether Spark runs a job for the rows of a frame, so that planning alone does not provide
     them.

@@ -15,7 +15,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "examples" / "entity_resolution"
+FOLDER = Path(__file__).parents[2] / "examples" / "entity_resolution"
 
 
 @pytest.fixture

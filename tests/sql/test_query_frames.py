@@ -228,6 +228,86 @@ def test_a_frame_is_refused_by_name(spark, name):
             flow.query(build(flow.table("t")))
 
 
+#: Methods that compute the rows of a frame while the user builds a query.
+COMPUTING = {
+    "pivot": lambda t: t.groupBy("a").pivot("b").agg(F.sum("b")),
+    "pivot and where": lambda t: t.groupBy("a").pivot("b").sum("b").where("a > 1"),
+    "pivot below": lambda t: t.where("a > 1").select("a", "s").groupBy("a").pivot("s").agg(
+        F.collect_list("s")).select("a").distinct(),
+    "pivot of a join": lambda t: t.join(t.alias("o"), "a").groupBy("a").pivot("o.s").count(),
+    "crosstab": lambda t: t.crosstab("a", "b"),
+    "quantiles": lambda t: t.approxQuantile("a", [0.5], 0.1),
+    "correlation": lambda t: t.corr("a", "b"),
+    "covariance": lambda t: t.select("a", "b").cov("a", "b"),
+    "checkpoint": lambda t: t.localCheckpoint(),
+    "collect": lambda t: t.collect(),
+    "count": lambda t: t.distinct().count(),
+    "first": lambda t: t.first(),
+    "take": lambda t: t.orderBy("a").take(2),
+    "tail": lambda t: t.tail(1),
+    "empty": lambda t: t.isEmpty(),
+    "show": lambda t: t.show(),
+    "pandas": lambda t: t.toPandas(),
+    "arrow": lambda t: t.toArrow(),
+    "foreach": lambda t: t.foreach(print),
+    "iterator": lambda t: list(t.toLocalIterator()),
+    "cached": lambda t: t.cache().count(),
+    "writer": lambda t: t.write.format("noop").mode("overwrite").save(),
+    "null": lambda t: t.where("a IS NULL").count(),
+    "comparison": lambda t: t.where("a <=> a").select("s").collect(),
+}
+#: Methods that make a frame of rows that Spark computes later.
+LATER = {
+    "checkpoint": lambda spark, t: t.localCheckpoint(eager=False),
+    "checkpoint below": lambda spark, t: t.select("a").localCheckpoint(eager=False).where("a > 1"),
+    "rdd": lambda spark, t: spark.createDataFrame(t.rdd, t.schema),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTING)
+def test_a_method_that_computes_rows_of_a_table_names_the_mistake(spark, name):
+    """A table has no rows: the method would fix the query to an empty frame."""
+    with Dataflow(spark) as flow:
+        flow.input("t", SCHEMAS["t"])
+        table = flow.table("t")
+        with pytest.raises(Exception, match=r"flow.table\('t'\) stands for a collection"):
+            result = COMPUTING[name](table)
+            # A client of Connect sends the frame of a pivot when it needs its columns.
+            flow.query(result)
+
+
+@pytest.mark.classic_only("Connect has no RDD, and its client names a checkpoint as a frame")
+@pytest.mark.parametrize("name", LATER)
+def test_rows_of_a_table_that_spark_computes_later_are_refused(spark, name):
+    with Dataflow(spark) as flow:
+        flow.input("t", SCHEMAS["t"])
+        with pytest.raises(UnsupportedQueryError, match="the rows of table.'t'."):
+            flow.query(LATER[name](spark, flow.table("t")))
+
+
+@pytest.mark.classic_only("Connect names checkpoints")
+def test_computed_rows_without_the_columns_of_a_table_fail(spark):
+    with Dataflow(spark, buckets=2) as flow:
+        flow.input("t", SCHEMAS["t"])
+        counts = flow.table("t").groupBy("a").agg(F.count("*").alias("n")).select("n")
+        with pytest.raises(Exception, match="stands for a collection"):
+            flow.query(counts.localCheckpoint(eager=False)).keep("kept")
+            flow.advance_to(1)
+
+
+def test_methods_that_compute_no_rows_of_a_table(spark):
+    with Dataflow(spark, buckets=2) as flow:
+        counts, counts_in = flow.input("t", "a int NOT NULL, s array<string>, v variant")
+        table = flow.table("t").cache()
+        table.explain()
+        assert [item.name for item in table.schema.fields] == ["a", "s", "v"]
+        kept = flow.query(table.where("a > 1").select("a", "s")).keep("kept")
+        counts_in.insert([(1, ["x"], None), (2, None, None)])
+        flow.advance_to(1)
+        assert rows(kept.at()) == Counter(["(2, None)"])
+        table.unpersist()
+
+
 def test_all_refused_parts_of_a_frame_are_listed(spark):
     with Dataflow(spark) as flow:
         for table, schema in SCHEMAS.items():

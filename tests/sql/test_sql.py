@@ -143,6 +143,46 @@ def test_query_equals_plain_spark(spark, name):
     assert outcome.kind == "equal", outcome.detail
 
 
+#: Correlated limits over sorted subqueries that keep their order in Spark.
+SORTED = {
+    "equality": "SELECT src, (SELECT dst FROM (SELECT * FROM edges ORDER BY dst DESC) e WHERE "
+                "e.src = o.src AND e.dst < 9 LIMIT 1) FROM edges o",
+    "of a condition": "SELECT src, (SELECT dst FROM (SELECT * FROM edges e WHERE e.dst <= o.src "
+                      "ORDER BY dst DESC) LIMIT 1) FROM edges o",
+    "of a value": "SELECT src, (SELECT dst + o.src FROM (SELECT * FROM edges e WHERE e.dst <= "
+                  "o.src ORDER BY dst DESC) LIMIT 1) FROM edges o",
+    "common table": "WITH e AS (SELECT * FROM edges ORDER BY dst) SELECT src, (SELECT dst FROM e "
+                    "WHERE e.src = o.dst LIMIT 1) FROM edges o",
+}
+#: Those that Spark takes any rows of, as it joins with the enclosing query above the sort.
+LOST = {
+    "condition": "SELECT src, (SELECT dst FROM (SELECT * FROM edges ORDER BY dst DESC) e WHERE "
+                 "e.dst <= o.src LIMIT 1) FROM edges o",
+    "value": "SELECT src, (SELECT dst + o.src FROM (SELECT * FROM edges ORDER BY dst DESC) LIMIT "
+             "1) FROM edges o",
+    "sum": "SELECT src, (SELECT dst FROM (SELECT * FROM edges ORDER BY dst) e WHERE e.src + o.dst "
+           "= 3 LIMIT 1) FROM edges o",
+    "lateral": "SELECT o.src, x.dst FROM edges o, LATERAL (SELECT dst FROM (SELECT * FROM edges "
+               "ORDER BY dst DESC) e WHERE e.dst < o.src LIMIT 2) x",
+    "common table": "WITH e AS (SELECT * FROM edges ORDER BY dst) SELECT src, (SELECT dst FROM e "
+                    "WHERE e.dst > o.src LIMIT 1) FROM edges o",
+}
+
+
+@pytest.mark.classic_only("over Connect the text reader refuses each limit apart from its sort")
+@pytest.mark.parametrize("name", SORTED)
+def test_a_correlated_limit_over_a_sorted_subquery_equals_plain_spark(spark, name):
+    outcome = sql_coverage.run(spark, SCHEMAS, SORTED[name], batches=2, rows=25)
+    assert outcome.kind == "equal", outcome.detail
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_correlated_limit_whose_order_spark_loses_is_refused(flow, name):
+    flow.input("edges", EDGES)
+    with pytest.raises(UnsupportedQueryError, match="NODE: LIMIT apart from its ORDER BY"):
+        flow.sql(LOST[name])
+
+
 @given(st.data())
 def test_random_query_equals_plain_spark(spark, data):
     text = data.draw(random_queries.queries())
@@ -337,24 +377,6 @@ def test_arguments_and_named_frames(flow):
     edges_in.insert([(1, 2), (2, 3), (2, 9)])
     flow.advance_to(1)
     assert rows(kept) == [(2, 3)]
-
-
-@pytest.mark.classic_only("over Connect tests/sql/test_query_frames.py does this")
-@pytest.mark.parametrize("name", ["pivot", "pivot of lists", "crosstab", "checkpoint", "rdd"])
-def test_frames_whose_rows_spark_has_asked_for_are_refused(spark, flow, name):
-    """A frame of table() has no rows: a method that asks for them would see none."""
-    flow.input("edges", EDGES)
-    table = flow.table("edges")
-    frame = {
-        "pivot": lambda: table.groupBy("src").pivot("dst").sum("dst").where("src > 1"),
-        "pivot of lists": lambda: table.groupBy("src").pivot("dst").agg(F.collect_list("dst")),
-        "crosstab": lambda: table.crosstab("src", "dst"),
-        "checkpoint": lambda: table.localCheckpoint(),
-        "rdd": lambda: spark.createDataFrame(table.rdd, table.schema),
-    }[name]()
-    match = "rows of table.'edges'." if name in ("checkpoint", "rdd") else "pivot without values"
-    with pytest.raises(UnsupportedQueryError, match=match):
-        flow.query(frame)
 
 
 @pytest.mark.parametrize("how", [{}, {"how": "all"}, {"thresh": 2}, {"subset": ["x"]}])
