@@ -354,13 +354,13 @@ def rows(
 
 _HEAD = """# Support matrix
 
-Made by `ci/support_matrix` from what running each operator tells, and not by hand; a test compares
-this page with what it gives. The answers of an operator were the same in all of these places, and
-those of the law are tested apart (`tests/law/test_law.py`).
+`ci/support_matrix` runs each operator and writes this page, and a test compares the two. An operator
+has the same answers in all of these places. `tests/law/test_law.py` tests that they are right.
 
-* *form*: *linear* keeps nothing, *keyed* looks up what it keeps by keys, *looped* has iterations.
-* *arrangements*: how many indexed collections are kept for it, where nobody else has the same ones.
-* *a change costs as*: *change*, what came in and goes out, with what lies under the same keys;
+* *form*: a *linear* operator has no state, a *keyed* one looks up its state by keys, a *looped* one
+  has iterations.
+* *arrangements*: the number of indexed collections for it alone.
+* *a change costs as*: *change*, the changed rows of input and output, and the rows of their keys;
   *step*, a constant more in each step; *output*, all rows that it gives; *iterations*, those that
   it alters; *group*, all records of a group; *state*, all that is kept.
 * *reasons*: the codes of [explain](how-to/explain.md#reasons), for what the operator is made of.
