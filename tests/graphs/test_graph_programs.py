@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
+from graphframes import pg
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow
@@ -272,7 +273,6 @@ def test_a_property_graph_may_change(spark):
 
 @pytest.mark.classic_only("GraphFrames' own class of property graphs needs a plugin over Connect")
 def test_a_property_graph_of_graphframes(spark):
-    pg = pytest.importorskip("graphframes.pg")
     people = pg.VertexPropertyGroup(
         "people", spark.createDataFrame([(1, "Ann"), (2, "Bob")], "id long, name string"))
     knows = pg.EdgePropertyGroup(
