@@ -232,6 +232,11 @@ class TextExpressions(TextNames):
         own = self.matches(names, context.scope)
         if len(own) != 1 and context.scope.partial:
             raise Stop
+        earlier = context.earlier.get(self.folded(names[0]))
+        if not own and earlier is not None and not context.scope.partial:
+            alias, before = earlier
+            text = self.text(alias, replace(context, earlier=before), parts)
+            return f"({text}){_fields(node, 1)}"
         if not own:
             return self.outer_column(node, context.scope, parts, context.later)
         if len(own) > 1:

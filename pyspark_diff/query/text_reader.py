@@ -432,12 +432,32 @@ class TextReader(TextLimits):
         self, items: Sequence[Item], context: Context, generated: list[Generate]
     ) -> tuple[list[Named], tuple[tuple[str | None, str], ...]]:
         """The columns of a select list, and their names; generators go to their list."""
-        read = through(items, lambda item: self.select_item(*item, context, generated))
+        contexts = self.with_earlier(items, context)
+        read = through(
+            zip(items, contexts), lambda pair: self.select_item(*pair[0], pair[1], generated)
+        )
         named = {column: value for part in read for _, column, value in part}
         self.typed(named.items())
         return [Named(column, value) for column, value in named.items()], tuple(
             (name, column) for part in read for name, column, _ in part
         )
+
+    def with_earlier(self, items: Sequence[Item], context: Context) -> list[Context]:
+        """The context of each item of a select list, which may name plain items before it."""
+        contexts, earlier = [], dict(context.earlier)
+        for _, item in items:
+            contexts.append(replace(context, earlier=dict(earlier)))
+            if not isinstance(item, exp.Alias):
+                continue
+            name = self.folded(item.alias)
+            plain = name not in earlier and context.keys is None and not any(
+                isinstance(part, (exp.Window, exp.Query, exp.Exists))
+                or function_name(part) in GENERATORS for part in item.this.walk()
+            )
+            earlier.pop(name, None)
+            if plain:
+                earlier[name] = item.this, contexts[-1].earlier
+        return contexts
 
     def select_item(
         self, name: str | None, item: exp.Expr | Entry, context: Context,
