@@ -1,8 +1,7 @@
 """Reads the expressions of a plan that Spark has analysed: as SQL text over the names of the form.
 
-An attribute has an id that is unique in the plan. The form calls it ``name_number``, by the order
-in which the reader meets the used attributes of the name. Catalyst writes the text of an
-expression, after the reader has renamed its attributes. Subqueries become columns.
+Catalyst writes the text of an expression, after the reader has renamed its attributes. Subqueries
+become columns.
 
     expression(text(e)) = e
 
@@ -13,15 +12,13 @@ text back unless all its parts have exact texts. If it means another expression,
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import KINDS, NOTE, Clock
+from pyspark_diff.query.clock import KINDS, NOTE
 from pyspark_diff.query.form import (
     OUTER,
     Expression,
@@ -31,40 +28,20 @@ from pyspark_diff.query.form import (
     Relation,
     Subquery,
     column_of,
-    prefix_of,
 )
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.plan_names import PlanNames, bare, scala_object, topmost
 from pyspark_diff.spark.frames import sql_text as quoted_text
 from pyspark_diff.spark.jvm import (
     JVM_ERRORS,
     analysed_of,
-    class_called,
     frame_of_plan,
     items_of,
     kind_of,
-    loaded_class,
     scala_sequence,
     sql_class,
     sql_text,
 )
 
-_CATALYST = "catalyst."
-_TRAITS = {
-    trait.rpartition(".")[2]: f"org.apache.spark.sql.catalyst.expressions.{trait}"
-    for trait in (
-        "RuntimeReplaceable", "InheritAnalysisRules", "SubqueryExpression",
-        "AggregateWindowFunction", "FrameLessOffsetWindowFunction",
-        "aggregate.AggregateExpression", "CurrentTimestampLike", "LambdaFunction",
-        "HigherOrderFunction", "Generator",
-    )
-}
-_RULES = (
-    "analysis.EliminateSubqueryAliases", "optimizer.BooleanSimplification",
-    "optimizer.ReorderJoin", "optimizer.PushDownPredicates",
-)
-_ROUNDS = 3
-#: The begin of the names of attributes that a query does not use; no column has it.
-_UNUSED = "unused_"
 _NUMBERS = re.compile(r"#\d+L?")
 #: Expressions of Catalyst whose texts name all their parameters.
 _EXACT = frozenset({
@@ -103,10 +80,6 @@ _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF", "PythonUDTF"})
 _ENDS = frozenset({"First", "Last", "AnyValue"})
 
 
-class Stop(Exception):
-    """The reader cannot go on below a refused part."""
-
-
 @dataclass
 class Swaps:
     """The columns that stand for expressions, such as the keys below a projection."""
@@ -143,81 +116,8 @@ class AggregateCall:
     descending: bool = False
 
 
-class PlanExpressions:
-    """The names, expressions and refusals of a plan."""
-
-    def __init__(
-        self, spark: SparkSession, providers: frozenset[str], clock: Clock | None
-    ):
-        self.spark, self.providers, self.clock = spark, providers, clock
-        self.refusals: list[Refusal] = []
-        self.notes: list[str] = []
-        self.tables: set[str] = set()
-        self.sources: dict[str, str] = {}
-        #: The ids of attributes that the query does not use; they take no number from others.
-        self.unused: frozenset[int] = frozenset()
-        self._names: dict[int, str] = {}
-        self._prefixes: Counter[str] = Counter()
-        self._numbers = 0
-        self._common: dict[str, Any] = {}
-        self._traits: dict[str, frozenset[str]] = {}
-        self._classes = {name: loaded_class(path) for name, path in _TRAITS.items()}
-        self._rules = [_object(f"{_CATALYST}{rule}") for rule in _RULES]
-
-    # Names, classes and refusals
-
-    def prepared(self, plan: Any) -> Any:
-        """The plan after rules that keep the meaning of each node."""
-        for _ in range(_ROUNDS):
-            for rule in self._rules:
-                plan = rule.apply(plan)
-        return plan
-
-    def name(self, attribute: Any) -> str:
-        number = attribute.exprId().id()
-        if number not in self._names:
-            # Ids differ in each session, and the name of an expression has aliases of tables in
-            # it: neither may change the identity of a program.
-            prefix = _UNUSED if number in self.unused else prefix_of(str(attribute.name()))
-            self._prefixes[prefix] += 1
-            self._names[number] = f"{prefix}_{self._prefixes[prefix]}"
-        return self._names[number]
-
-    def disturbing(self, used: Collection[str]) -> frozenset[int]:
-        """The unused attributes, if the numbers of used ones of the same prefix depend on them.
-
-        Parameters
-        ----------
-        used : collection of str
-            The names of the used attributes.
-        """
-        unused = {number: name for number, name in self._names.items() if name not in used}
-        shared = {name.rpartition("_")[0] for name in unused.values()} & {
-            name.rpartition("_")[0] for name in used
-        }
-        return frozenset(unused) if shared else frozenset()
-
-    def fresh(self, prefix: str) -> str:
-        self._numbers += 1
-        return f"{prefix}{self._numbers}_"
-
-    def is_a(self, node: Any, trait: str) -> bool:
-        kind = node.getClass().getName()
-        if kind not in self._traits:
-            self._traits[kind] = frozenset(
-                name for name, loaded in self._classes.items() if loaded.isInstance(node)
-            )
-        return trait in self._traits[kind]
-
-    def refuse(self, code: str, construct: str, node: Any, detail: str = "") -> None:
-        origin = node.origin()
-        line, column = origin.line(), origin.startPosition()
-        self.refusals.append(Refusal(
-            code, construct, line.get() if line.isDefined() else None,
-            column.get() + 1 if column.isDefined() else None, detail,
-        ))
-
-    # Expressions
+class PlanExpressions(PlanNames):
+    """The expressions of a plan."""
 
     def expression(self, node: Any, swaps: Swaps | None = None) -> Expression:
         parts = Parts()
@@ -258,7 +158,7 @@ class PlanExpressions:
         if self.is_a(node, "Generator"):  # the text of one alone is another operator
             return all(map(self.reads_back, items_of(node.children())))
         columns = {item.name(): item for item in items_of(node.references().toSeq())}
-        relation = _object("catalyst.plans.logical.LocalRelation").fromExternalRows(
+        relation = scala_object("catalyst.plans.logical.LocalRelation").fromExternalRows(
             scala_sequence(columns.values()), scala_sequence([])
         )
         try:
@@ -278,7 +178,7 @@ class PlanExpressions:
         plan = sql_class("catalyst.plans.logical.Filter")(node, relation)
         # A cast below a removed one is removed the next time.
         for rule in ("ConstantFolding", *["SimplifyCasts"] * 3):
-            plan = _object(f"catalyst.optimizer.{rule}").apply(plan)
+            plan = scala_object(f"catalyst.optimizer.{rule}").apply(plan)
         return plan.condition()
 
     def column(self, name: str, like: Any) -> Any:
@@ -609,11 +509,6 @@ def _aggregate_call(function: Any) -> AggregateCall | None:
     return None
 
 
-def _object(name: str, begin: str = "org.apache.spark.sql.") -> Any:
-    """An object of Scala."""
-    return getattr(class_called(f"{begin}{name}$"), "MODULE$")
-
-
 def _bare_function(node: Any) -> Any:
     """An expression without an alias; a function, if it is an aggregate of all its rows."""
     node = bare(node)
@@ -621,10 +516,6 @@ def _bare_function(node: Any) -> Any:
         node.isDistinct() or node.filter().isDefined()
     )
     return node.aggregateFunction() if plain else node
-
-
-def bare(node: Any) -> Any:
-    return node.child() if kind_of(node) == "Alias" else node
 
 
 def _id_of(common: Any) -> str:
@@ -639,13 +530,6 @@ def _renewed(node: Any, known: dict[str, Any]) -> Any:
     if not below:
         return node
     return node.withNewChildren(scala_sequence([_renewed(item, known) for item in below]))
-
-
-def topmost(node: Any, test: Callable[[Any], bool]) -> list[Any]:
-    """The topmost parts of an expression that pass a test."""
-    if test(node):
-        return [node]
-    return [part for child in items_of(node.children()) for part in topmost(child, test)]
 
 
 def _some(node: Any, test: Callable[[Any], bool]) -> bool:

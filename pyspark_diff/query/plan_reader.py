@@ -9,7 +9,7 @@ Four rules of the optimiser, applied by name, keep the meaning of each node and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +26,12 @@ from pyspark_diff.query.form import (
     Generate,
     Join,
     Named,
-    Order,
     Project,
     Recursion,
     RecursionReference,
     Relation,
     Scan,
     SetOperation,
-    TopK,
     UnionAll,
     Window,
     WindowFunction,
@@ -41,7 +39,9 @@ from pyspark_diff.query.form import (
     outers_of,
 )
 from pyspark_diff.query.placeholder import is_placeholder, marked_table
-from pyspark_diff.query.plan_expressions import PlanExpressions, Stop, Swaps, bare, picked, topmost
+from pyspark_diff.query.plan_expressions import Swaps, picked
+from pyspark_diff.query.plan_limits import PlanLimits
+from pyspark_diff.query.plan_names import Stop, bare, conjuncts, topmost
 from pyspark_diff.query.pruning import used_names
 from pyspark_diff.spark.jvm import (
     analysed_plan,
@@ -68,11 +68,6 @@ _TRANSPARENT = frozenset({
     "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "Subquery", "Repartition",
     "RepartitionByExpression", "RebalancePartitions", "Sort", "View", "CollectMetrics",
     "WithWindowDefinition", "LocalLimit", "PipeOperator",
-})
-#: Nodes whose rows always have the order of their child's.
-_IN_ORDER = frozenset({
-    "Project", "Filter", "SubqueryAlias", "ResolvedHint", "UnresolvedHint", "View",
-    "CollectMetrics", "PipeOperator",
 })
 #: The key in the metadata of a column of sessions.
 _SESSION = "spark.sessionWindow"
@@ -189,7 +184,7 @@ def _top(plan: Any) -> Iterable[Any]:
         plan = plan.plan() if kind_of(plan) == "WithCTE" else plan.child()
 
 
-class _PlanReader(PlanExpressions):
+class _PlanReader(PlanLimits):
     """The nodes of a plan."""
 
     def __init__(
@@ -295,7 +290,7 @@ class _PlanReader(PlanExpressions):
 
     def on_filter(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
-        return Filter(child, self.conditions(_conjuncts(plan.condition())))
+        return Filter(child, self.conditions(conjuncts(plan.condition())))
 
     def on_aggregate(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
@@ -418,7 +413,7 @@ class _PlanReader(PlanExpressions):
             self.refuse(refusals.NODE, f"{how} JOIN", plan)
             raise Stop
         condition = plan.condition()
-        parts = _conjuncts(condition.get()) if condition.isDefined() else []
+        parts = conjuncts(condition.get()) if condition.isDefined() else []
         return Join(left, right, _JOINS[how], self.conditions(parts), lateral)
 
     def on_distinct(self, plan: Any) -> Relation:
@@ -451,101 +446,6 @@ class _PlanReader(PlanExpressions):
 
     def on_offset(self, plan: Any) -> Relation:
         return self.first(plan)
-
-    def first(self, plan: Any) -> Relation:
-        """The rows at some positions, in the order of a sort below."""
-        relation, order = self.in_order(plan)
-        if not order:
-            self.notes.append(
-                "LIMIT without ORDER BY: any rows are right, and these are the least ones by "
-                "their columns"
-            )
-        # A query may list a column twice, and its relation has it once.
-        columns = tuple(dict.fromkeys(map(self.name, items_of(plan.output()))))
-        if set(relation.columns) != set(columns):
-            # Some are there for the order alone.
-            relation = Project(relation, tuple(Named(name, column_of(name)) for name in columns))
-        return relation
-
-    def in_order(self, plan: Any) -> tuple[Relation, tuple[Order, ...]]:
-        """The rows of a plan, and the order that they have in Spark; they have its columns, too."""
-        kind = kind_of(plan)
-        if kind == "Sort" and _is_global(plan):
-            return self.walk(plan.child()), self.order(items_of(plan.order()))
-        if kind in ("GlobalLimit", "Offset"):
-            skip, limit = 0, None
-            if kind == "GlobalLimit":
-                limit, plan = int(plan.limitExpr().eval(None)), plan.child()
-                plan = plan.child() if kind_of(plan) == "LocalLimit" else plan
-            if kind_of(plan) == "Offset":
-                skip, plan = int(plan.offsetExpr().eval(None)), plan.child()
-            relation, order = self.in_order(plan)
-            return TopK(relation, limit, skip, order), order
-        if kind == "CTERelationRef" and self.is_sorted(plan):
-            return self.sorted_table(plan)
-        if kind == "Generate" and self.is_sorted(plan):
-            self.refuse(refusals.NODE, "a generator between ORDER BY and LIMIT", plan, (
-                "Spark takes the elements of the first rows. Remedy: sort the generator's rows"
-            ))
-            raise Stop
-        if _keeps_order(plan) and self.is_sorted(plan):
-            relation, order = self.in_order(plan.child())
-            if kind == "Filter":
-                return Filter(relation, self.conditions(_conjuncts(plan.condition()))), order
-            if kind != "Project":
-                return relation, order
-            return _with_keys(relation, self.selected(plan), order), order
-        return self.walk(plan), ()
-
-    def correlated(self, plan: Any) -> Relation:
-        """The relational form of the plan of a subquery."""
-        text = str(plan.toString())
-        sorts = "Sort [" in text or "CTERelationRef" in text
-        if sorts and "GlobalLimit " in text and "outer(" in text:
-            self.check_limits(plan)
-        return self.walk(self.prepared(plan))
-
-    def check_limits(self, plan: Any) -> None:
-        """Refuses a LIMIT over a sort whose order a join with the enclosing query loses.
-
-        Spark joins there if an expression above the sort refers to the enclosing query, except by
-        an equality of one of its columns. A sort above the join keeps its order.
-        """
-        if kind_of(plan) == "GlobalLimit" and self.is_sorted(plan):
-            joins, below = False, plan
-            while kind_of(below) != "Sort":
-                joins = joins or any(map(_joins_outer, items_of(below.expressions())))
-                below = (
-                    self._bodies[below.cteId()] if kind_of(below) == "CTERelationRef"
-                    else below.child()
-                )
-            if joins and "outer(" not in str(below.toString()):
-                name, detail = refusals.LOST_ORDER
-                self.refuse(refusals.NODE, name, plan, detail)
-        for child in items_of(plan.children()):
-            self.check_limits(child)
-
-    def is_sorted(self, plan: Any) -> bool:
-        """Whether a sort gives the rows of a plan their order in Spark."""
-        while True:
-            kind = kind_of(plan)
-            if kind == "CTERelationRef" and plan.cteId() in self._bodies:
-                plan = self._bodies[plan.cteId()]
-            elif _keeps_order(plan) or kind in ("GlobalLimit", "LocalLimit", "Offset", "Generate"):
-                plan = plan.child()
-            else:
-                return kind == "Sort" and _is_global(plan)
-
-    def sorted_table(self, plan: Any) -> tuple[Relation, tuple[Order, ...]]:
-        """The rows of a common table expression with an order."""
-        body = self._bodies[plan.cteId()]
-        relation, order = self.in_order(self.prepared(body))
-        if outers_of(relation):
-            self.refuse(refusals.CORRELATED_CTE, "WITH", plan)
-        return _with_keys(relation, tuple(
-            Named(self.name(new), column_of(self.name(old)))
-            for old, new in zip(items_of(body.output()), items_of(plan.output()))
-        ), order), order
 
     def on_sample(self, plan: Any) -> Relation:
         self.refuse(refusals.SAMPLE, "TABLESAMPLE", plan)
@@ -599,42 +499,3 @@ class _PlanReader(PlanExpressions):
             Named(self.name(new), column_of(old))
             for old, new in zip(output, items_of(plan.output()))
         ))
-
-
-def _with_keys(child: Relation, named: tuple[Named, ...], order: Sequence[Order]) -> Project:
-    """A projection that has the columns of an order too."""
-    lacking = {name for key in order for name in key.expression.columns}
-    lacking -= {item.name for item in named}
-    return Project(child, (*named, *(Named(name, column_of(name)) for name in sorted(lacking))))
-
-
-def _joins_outer(node: Any) -> bool:
-    """Whether an expression refers to the enclosing query, except by an equality of its column."""
-    if kind_of(node) == "And":
-        return any(map(_joins_outer, items_of(node.children())))
-    outers = [topmost(part, _is_outer) for part in items_of(node.children())]
-    if kind_of(node) == "EqualTo" and [] in outers:
-        return not any(map(_is_outer, items_of(node.children())))
-    return _is_outer(node) or any(outers)
-
-
-def _is_outer(node: Any) -> bool:
-    return kind_of(node) == "OuterReference"
-
-
-def _keeps_order(plan: Any) -> bool:
-    """Whether the rows of a node have the order of its child's, as far as it has any."""
-    kind = kind_of(plan)
-    # coalesce() joins partitions in their order.
-    return kind in _IN_ORDER or kind == "Repartition" and not plan.shuffle()
-
-
-def _is_global(sort: Any) -> bool:
-    """Whether a sort is one of all rows, and not of each partition."""
-    return bool(getattr(sort, "global")())
-
-
-def _conjuncts(node: Any) -> list[Any]:
-    if kind_of(node) != "And":
-        return [node]
-    return [part for child in items_of(node.children()) for part in _conjuncts(child)]

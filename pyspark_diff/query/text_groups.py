@@ -25,9 +25,9 @@ from pyspark_diff.query.form import (
     column_of,
 )
 from pyspark_diff.query.text_calls import aggregates_in
-from pyspark_diff.query.text_expressions import TextExpressions
 from pyspark_diff.query.text_names import Context, Entry, Groupings, Stop, through
 from pyspark_diff.query.text_parser import canonical
+from pyspark_diff.query.text_subqueries import TextSubqueries
 
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
@@ -68,7 +68,7 @@ class Groups:
         })
 
 
-class TextGroups(TextExpressions):
+class TextGroups(TextSubqueries):
     """The groups of a query."""
 
     def groups(

@@ -157,6 +157,8 @@ class Context:
         The columns of the select list, which ORDER BY prefers to those of the scope.
     later : frozenset of str
         The names that the select list gives: within it they are refused.
+    earlier : mapping
+        The nodes of the select list before an item, which it may name, each with its own ones.
     ctes : mapping
         The common table expressions that subqueries may read; None for a refused one.
     groupings : Groupings, optional
@@ -172,6 +174,7 @@ class Context:
     child: Scope | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     later: frozenset[str] = frozenset()
+    earlier: Mapping[str, tuple[exp.Expr, Any]] = field(default_factory=dict)
     ctes: "Tables" = field(default_factory=dict)
     groupings: "Groupings | None" = None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,11 +25,9 @@ from pyspark_diff.query.form import (
     Expression,
     Generate,
     Named,
-    Order,
     Project,
     Relation,
     SetOperation,
-    TopK,
     UnionAll,
     Window,
     column_of,
@@ -39,8 +36,8 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, function_name
-from pyspark_diff.query.text_expressions import picked
 from pyspark_diff.query.text_groups import Groups, Item
+from pyspark_diff.query.text_limits import ORDERED, TextLimits, once
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,
@@ -53,11 +50,7 @@ from pyspark_diff.query.text_names import (
     through,
 )
 from pyspark_diff.query.text_parser import canonical, parsed
-from pyspark_diff.query.text_tables import TextTables
 from pyspark_diff.spark.jvm import frame_of_no_rows
-
-#: The key in the metadata of a query whose rows have an order in Spark.
-_ORDERED = "ordered"
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,7 @@ def _without_nulls(kind: T.DataType) -> str:
     return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false)', "", text)
 
 
-class TextReader(TextTables):
+class TextReader(TextLimits):
     """The clauses of a query."""
 
     def read_all(
@@ -187,7 +180,7 @@ class TextReader(TextTables):
         ctes = self.common(node.args.get("with_"), ctes)
         if isinstance(node, exp.Select):
             query = self.select(node, outer, ctes)
-            node.meta[_ORDERED] = query.ordered
+            node.meta[ORDERED] = query.ordered
             return query
         if isinstance(node, exp.SetOperation):
             query = self.set_operation(node, outer, ctes)
@@ -198,8 +191,8 @@ class TextReader(TextTables):
             query = self.query(node.this, outer, ctes)
         entries = tuple(Entry(name, None, column) for name, column in query.outputs)
         relation = self.first(node, query, Context(Scope(entries, outer), ctes=ctes))
-        node.meta[_ORDERED] = query.ordered or bool(node.args.get("order"))
-        return replace(query, relation=relation, ordered=node.meta[_ORDERED])
+        node.meta[ORDERED] = query.ordered or bool(node.args.get("order"))
+        return replace(query, relation=relation, ordered=node.meta[ORDERED])
 
     # SELECT
 
@@ -267,7 +260,7 @@ class TextReader(TextTables):
             child=None if context.child is None else scope,
             outputs={
                 self.folded(name): column for name, column in outputs
-                if name is not None and _once(name, [other for other, _ in outputs])
+                if name is not None and once(name, [other for other, _ in outputs])
             },
         )
         order = attempts(lambda: self.ordered(node, outputs, ordering), []) if limited else []
@@ -317,23 +310,6 @@ class TextReader(TextTables):
             grouped or context.windows or node.args.get("distinct")
         )
         return Query(relation, outputs, self.kept_qualifiers(items, outputs, scope), ordered)
-
-    def is_ordered(self, node: exp.Select, ctes: Tables) -> bool:
-        """Whether the only table in FROM is a query whose rows have an order in Spark."""
-        clause = node.args.get("from_")
-        if clause is None or node.args.get("joins"):
-            return False
-        table = clause.this
-        if isinstance(table, exp.Table) and not table.args.get("db"):
-            query = ctes.get(self.folded(table.name))
-            return query is not None and query.ordered
-        return bool(table.meta.get(_ORDERED)) and not table.args.get("pivots")
-
-    def refuse_limit(self, node: exp.Expr) -> NoReturn:
-        self.refuse(refusals.NODE, "LIMIT apart from its ORDER BY", node, (
-            "Spark takes the first rows of the sorted subquery. Remedy: write ORDER BY next to "
-            "LIMIT"
-        ))
 
     def kept_qualifiers(
         self, items: Sequence[Item], outputs: Sequence[tuple[str | None, str]], scope: Scope
@@ -456,12 +432,32 @@ class TextReader(TextTables):
         self, items: Sequence[Item], context: Context, generated: list[Generate]
     ) -> tuple[list[Named], tuple[tuple[str | None, str], ...]]:
         """The columns of a select list, and their names; generators go to their list."""
-        read = through(items, lambda item: self.select_item(*item, context, generated))
+        contexts = self.with_earlier(items, context)
+        read = through(
+            zip(items, contexts), lambda pair: self.select_item(*pair[0], pair[1], generated)
+        )
         named = {column: value for part in read for _, column, value in part}
         self.typed(named.items())
         return [Named(column, value) for column, value in named.items()], tuple(
             (name, column) for part in read for name, column, _ in part
         )
+
+    def with_earlier(self, items: Sequence[Item], context: Context) -> list[Context]:
+        """The context of each item of a select list, which may name plain items before it."""
+        contexts, earlier = [], dict(context.earlier)
+        for _, item in items:
+            contexts.append(replace(context, earlier=dict(earlier)))
+            if not isinstance(item, exp.Alias):
+                continue
+            name = self.folded(item.alias)
+            plain = name not in earlier and context.keys is None and not any(
+                isinstance(part, (exp.Window, exp.Query, exp.Exists))
+                or function_name(part) in GENERATORS for part in item.this.walk()
+            )
+            earlier.pop(name, None)
+            if plain:
+                earlier[name] = item.this, contexts[-1].earlier
+        return contexts
 
     def select_item(
         self, name: str | None, item: exp.Expr | Entry, context: Context,
@@ -530,85 +526,6 @@ class TextReader(TextTables):
             self.refuse(refusals.NODE, "a correlated subquery in QUALIFY", node)
         return conditions
 
-    # ORDER BY, LIMIT, OFFSET
-
-    def first(self, node: exp.Expr, query: Query, context: Context) -> Relation:
-        """The rows that the LIMIT and OFFSET of a query without a select list leave."""
-        if not (node.args.get("limit") or node.args.get("offset")):
-            return query.relation
-        if query.ordered and not node.args.get("order"):
-            self.refuse_limit(node)
-        context = replace(context, outputs={
-            self.folded(name): column for name, column in query.outputs
-            if name is not None and _once(name, [other for other, _ in query.outputs])
-        })
-        order = self.ordered(node, query.outputs, context)
-        return self.limited(picked(query), order, *self.limits(node))
-
-    def ordered(
-        self, node: exp.Expr, outputs: Sequence[tuple[str | None, str]], context: Context
-    ) -> list[tuple[Expression, bool, bool]]:
-        """Sort keys, each with its directions."""
-        clause = node.args.get("order")
-        if clause is None:
-            return []
-        self.known(clause, "expressions")
-        return through(
-            clause.expressions, lambda item: self.sort_key(item, outputs, context)
-        )
-
-    def sort_key(
-        self, node: exp.Expr, outputs: Sequence[tuple[str | None, str]], context: Context
-    ) -> tuple[Expression, bool, bool]:
-        self.known(node, "this", "desc", "nulls_first")
-        this = node.this
-        if isinstance(this, exp.Literal) and not this.is_string:
-            number = int(this.name) if this.name.isdigit() else 0
-            if not 1 <= number <= len(outputs):
-                if context.scope.partial:
-                    raise Stop
-                self.refuse(refusals.NODE, f"ORDER BY {this.name}", node)
-            key = column_of(outputs[number - 1][1])
-        else:
-            key = self.expression(this, context)
-        if key.outers or key.subqueries:
-            self.refuse(refusals.NODE, "a subquery or outer column in ORDER BY", node)
-        return key, bool(node.args.get("desc")), bool(node.args.get("nulls_first"))
-
-    def limits(self, node: exp.Expr) -> tuple[int | None, int]:
-        """The numbers of LIMIT and OFFSET."""
-        limit, skip = through(
-            (node.args.get("limit"), node.args.get("offset")), self.number
-        )
-        return limit, skip or 0
-
-    def limited(
-        self, relation: Relation, order: Sequence[tuple[Expression, bool, bool]],
-        limit: int | None, skip: int,
-    ) -> Relation:
-        if limit is None and not skip:
-            return relation
-        if not order:
-            self.notes.append(
-                "LIMIT without ORDER BY: any rows are right, and these are the least ones by "
-                "their columns"
-            )
-        return TopK(relation, limit, skip, tuple(Order(*item) for item in order))
-
-    def number(self, node: exp.Expr | None) -> int | None:
-        """The number of a LIMIT or OFFSET."""
-        if node is None:
-            return None
-        if isinstance(node, exp.Limit) and node.is_limit_all:
-            return None
-        self.known(node, "expression")
-        value = node.args.get("expression")
-        if not isinstance(node, (exp.Limit, exp.Offset)) or not isinstance(value, exp.Literal) or (
-            not value.name.isdigit() or value.is_string
-        ):
-            self.refuse(refusals.NODE, f"{node.key.upper()} of an expression", node)
-        return int(value.name)
-
     # UNION, EXCEPT, INTERSECT
 
     def set_operation(
@@ -655,7 +572,3 @@ class TextReader(TextTables):
 
 def _inner(node: exp.Expr) -> exp.Expr:
     return node.this if isinstance(node, exp.Alias) else node
-
-
-def _once(name: str, names: Sequence[str | None]) -> bool:
-    return sum(other is not None and other.lower() == name.lower() for other in names) == 1

@@ -27,7 +27,7 @@ from pyspark_diff.query.form import (
     references,
 )
 from pyspark_diff.query.text_calls import FROM_ONLY, GENERATORS, function_name
-from pyspark_diff.query.text_expressions import picked, quoted
+from pyspark_diff.query.text_expressions import quoted
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,
@@ -42,6 +42,7 @@ from pyspark_diff.query.text_names import (
 from pyspark_diff.query.text_parser import place_of
 from pyspark_diff.query.text_pipes import PIPED
 from pyspark_diff.query.text_pivots import TextPivots
+from pyspark_diff.query.text_subqueries import picked
 from pyspark_diff.spark.jvm import analysed_plan
 
 _KINDS = {

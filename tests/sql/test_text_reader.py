@@ -183,6 +183,10 @@ QUERIES = [
     "SELECT s, count(*) FROM (SELECT s, b FROM t DISTRIBUTE BY s SORT BY b) GROUP BY s CLUSTER BY "
     "s",
     "SELECT a FROM t ORDER BY a LIMIT ALL",
+    # Aliases in the items after them; a column of FROM goes before an alias.
+    "SELECT a + 1 AS d, d * 2 AS e, d + e AS f, struct(d).d AS g, b + 1 AS a, a * 2 AS h FROM t "
+    "WHERE a > 1",
+    "FROM t |> EXTEND a + 1 AS d, d * 2 AS e |> WHERE e > 4",
     # Pipes; tests/sql/test_pipes.py has more.
     "FROM t AS x |> JOIN u ON x.a = u.a |> WHERE x.b > 1 |> SET c = c + 1 |> AGGREGATE sum(c) AS n,"
     " count(*) GROUP BY x.s |> ORDER BY n DESC, s |> LIMIT 3",
@@ -192,7 +196,7 @@ QUERIES = [
 ]
 
 REFUSED = {
-    "SELECT a + 1 AS x, x + 1 AS y FROM t": "EXPRESSION: x at line 1, column 20",
+    "SELECT sum(a) AS x, x + 1 AS y FROM t": "EXPRESSION: x at line 1, column 21",
     "SELECT x.a FROM u x WHERE x.b = (SELECT max(q) FROM (SELECT b + 1 AS c, c AS q FROM t) z)":
         "EXPRESSION: c",
     "SELECT rand() FROM t": "NON_DETERMINISTIC: rand",
