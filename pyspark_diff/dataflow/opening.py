@@ -47,7 +47,7 @@ from pyspark_diff.spark.session import is_alone
 from pyspark_diff.spark.settings import ZONE, Settings, recorded
 from pyspark_diff.spark.stored_schema import schema_from_json
 from pyspark_diff.trace import storage
-from pyspark_diff.trace.commits import Commits
+from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.objects import Objects
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import Storage
@@ -78,15 +78,7 @@ def opened(
     make : callable
         Returns a dataflow that is private to the process.
     """
-    if not callable(program):
-        raise SchemaError(
-            "open takes the program as a function of the dataflow, def program(flow), and "
-            f"not {program!r}"
-        )
-    if on_change not in ("refuse", "extend", "rebuild"):
-        raise ValueError(f"on_change is 'refuse', 'extend' or 'rebuild', not {on_change!r}")
-    if retain < 1:
-        raise ValueError(f"at least one commit is retained, not {retain}")
+    _check_arguments(program, on_change, retain)
     objects = objects_at(os.fspath(path))
     objects.probe()
     commits = Commits(objects)
@@ -96,9 +88,7 @@ def opened(
     files = storage.StoreFiles(objects.root, epoch, working)
     decoder = None
     if last is not None:
-        decoder = stored_traces(
-            objects, commits, last, files.directory("small"), Decoder
-        )
+        decoder = stored_traces(objects, commits, last, files.directory("small"), Decoder)
     if decoder is not None:
         buckets = _same_buckets(objects, decoder, buckets)
     flow = make(spark, buckets=buckets, **settings)
@@ -110,23 +100,15 @@ def opened(
         while True:
             if last is None or decoder is None:
                 state, places = flow._state, {}
-                nothing = State({}, {}, {}, {})
-                text = encoded(
-                    nothing, files.name, 0, {}, NOTHING, flow._settings(nothing)
-                ).text
-                try:
-                    commit = commits.make(text)
+                created = _create(flow, commits, files)
+                if created is not None:
+                    commit = created
                     break
-                except (StorageError, ConcurrentWriteError) as error:
-                    commits = Commits(objects)
-                    if isinstance(error, UnknownOutcomeError) or not commits.exists():
-                        raise
+                commits = Commits(objects)
                 # Another application has created the store, so this one continues from it.
                 last = commits.latest()
                 files = storage.StoreFiles(objects.root, last.epoch + 1, working)
-                decoder = stored_traces(
-                    objects, commits, last, files.directory("small"), Decoder
-                )
+                decoder = stored_traces(objects, commits, last, files.directory("small"), Decoder)
                 _same_buckets(objects, decoder, flow._buckets)
             state, prints = _restored(flow, objects, decoder, on_change)
             commit, places = commits.open_for_writing(), decoder.places
@@ -135,9 +117,7 @@ def opened(
             # Another application has committed meanwhile, and is fenced now.
             last = commit
             files = storage.StoreFiles(objects.root, last.epoch + 1, working)
-            decoder = stored_traces(
-                objects, commits, last, files.directory("small"), Decoder
-            )
+            decoder = stored_traces(objects, commits, last, files.directory("small"), Decoder)
         with understood():
             body = {} if decoder is None else decoder.body
             numbers, tokens = [
@@ -154,6 +134,32 @@ def opened(
         files.close()
         raise
     return flow
+
+
+def _check_arguments(program: object, on_change: str, retain: int) -> None:
+    if not callable(program):
+        raise SchemaError(
+            "open takes the program as a function of the dataflow, def program(flow), and "
+            f"not {program!r}"
+        )
+    if on_change not in ("refuse", "extend", "rebuild"):
+        raise ValueError(f"on_change is 'refuse', 'extend' or 'rebuild', not {on_change!r}")
+    if retain < 1:
+        raise ValueError(f"at least one commit is retained, not {retain}")
+
+
+def _create(
+    flow: BaseDataflow, commits: Commits, files: storage.StoreFiles
+) -> Commit | None:
+    """The first commit of a new store; None if another application has created the store."""
+    nothing = State({}, {}, {}, {})
+    text = encoded(nothing, files.name, 0, {}, NOTHING, flow._settings(nothing)).text
+    try:
+        return commits.make(text)
+    except (StorageError, ConcurrentWriteError) as error:
+        if isinstance(error, UnknownOutcomeError) or not Commits(commits.objects).exists():
+            raise
+        return None
 
 
 def _needs_folder(objects: Objects, root: str | None, spark: SparkSession) -> bool:

@@ -469,9 +469,7 @@ class MergedTable(_Target):
         if there is None:
             return False
         self._refuse(key, _rows(there.slice(0, 4)))
-        return table.merge(
-            rows, key, "__kind", owner, number, {METADATA: signed.metadata()}
-        )
+        return table.merge(rows, key, "__kind", owner, number, {METADATA: signed.metadata()})
 
     def _statement(self, view: str, key: Sequence[str], values: Sequence[str]) -> str:
         names = [*key, *values]
