@@ -354,8 +354,8 @@ def rows(
 
 _HEAD = """# Support matrix
 
-`ci/support_matrix` runs each operator and writes this page, and a test compares the two. An operator
-has the same answers in all of these places. `tests/law/test_law.py` tests that they are right.
+`ci/support_matrix` runs each operator and writes this page, and a test compares the two. An
+operator has the same answers in all of these places. `tests/law/test_law.py` tests them.
 
 * *form*: a *linear* operator has no state, a *keyed* one looks up its state by keys, a *looped* one
   has iterations.

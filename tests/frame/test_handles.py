@@ -44,7 +44,7 @@ def far(e, p):
 DONE = {
     "select": lambda e, p: e.select(e.src, e["dst"], e["a b"]),
     "names of fields": lambda e, p: e.select(
-        F.struct(e.src, e["a b"]), F.to_json(F.struct(e.DST, F.struct(e.src).alias("s")))),
+        F.struct(e.src, e["a b"]), F.to_json(F.struct(e["DST"], F.struct(e.src).alias("s")))),
     "names of zipped arrays": lambda e, p: (lambda a: a.select(F.arrays_zip(a.x, a.y)))(
         e.select(F.array("src").alias("x"), F.array("dst").alias("y"))),
     "fields of both sides": lambda e, p: e.join(
