@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.coercion import coerce
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import (
-    Aggregate,
+    AggregateColumn,
     Combined,
     fields_of,
     identity,
@@ -324,7 +324,7 @@ class GroupedDiff(Generic[FrameT]):
 
     def _evaluated(
         self, collection: Collection, cols: Sequence[str | Column], names: Sequence[str],
-        aggregates: Sequence[Aggregate], others: Sequence[Column] = (),
+        aggregates: Sequence[AggregateColumn], others: Sequence[Column] = (),
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         rows = collection.template()
@@ -553,7 +553,7 @@ def _there(count: int) -> int:
     return 1 if count else 0
 
 
-def _with_default(node: Node, aggregates: Sequence[Aggregate], spark: SparkSession) -> Node:
+def _with_default(node: Node, aggregates: Sequence[AggregateColumn], spark: SparkSession) -> Node:
     """The row of all records, or SQL's row for an empty collection."""
     values = [aggregate.function.empty for aggregate in aggregates]
     schema = Schema(without_nullability(node.schema.struct))

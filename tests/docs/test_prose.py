@@ -30,9 +30,8 @@ FAULTY = {
 }
 #: Class names that several files have: each is renamed when its room gets its text anew.
 SHARED_NAMES = set(
-    "Aggregate Clock Collection Constant Dataflow Entry Expression Filter Interval "
-    "Output Parts Plan Read Reading Scan Stop Updates View Waiting Written _Folder _Parser "
-    "_Replay _Snapshot _Unknown".split()
+    "Clock Collection Constant Dataflow Entry Expression Filter Interval Output Parts Plan Read "
+    "Reading Scan Stop Updates View Waiting Written _Folder _Parser _Replay _Snapshot".split()
 )
 
 
