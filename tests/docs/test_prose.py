@@ -30,8 +30,8 @@ FAULTY = {
 }
 #: Class names that several files have: each is renamed when its room gets its text anew.
 SHARED_NAMES = set(
-    "Clock Collection Constant Dataflow Entry Expression Filter Interval Output Parts Plan Read "
-    "Reading Scan Stop Updates View Waiting Written _Folder _Parser _Replay _Snapshot".split()
+    "Collection Interval Output Parts Plan Reading Scan Updates View Waiting Written _Folder "
+    "_Replay _Snapshot".split()
 )
 
 
