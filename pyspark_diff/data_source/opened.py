@@ -56,7 +56,7 @@ class Pin:
     until: float
 
 
-class Collection:
+class OpenedCollection:
     """A kept collection at a commit with a hold.
 
     Parameters
@@ -188,7 +188,7 @@ def planned(given: Mapping[str, str]) -> tuple[T.StructType, Pin]:
     """The columns of a read by its options, and its commit, with a new hold."""
     options = Options(given, READ, "a read")
     shape = shape_of(options)
-    collection = Collection(options, options.whole("commit"))
+    collection = OpenedCollection(options, options.whole("commit"))
     hold = collection.hold
     try:
         return collection.struct(shape), Pin(collection.commit.number, hold.name, hold.until)

@@ -26,8 +26,8 @@ from pyspark_diff.data_source.changes import changes_in
 from pyspark_diff.data_source.opened import (
     BATCH_ROWS,
     READ,
-    Collection,
     Held,
+    OpenedCollection,
     Pin,
     Rows,
     shape_of,
@@ -66,7 +66,7 @@ class Keys:
         return updates.take(np.concatenate(rows)) if rows else updates.between(0, 0)
 
 
-class Scan(DataSourceReader):
+class CollectionScan(DataSourceReader):
     """Reads a kept collection, bucket by bucket.
 
     Parameters
@@ -92,11 +92,13 @@ class Scan(DataSourceReader):
         self._keys: Keys | None = None
 
     @classmethod
-    def planned(cls, given: Mapping[str, str], pin: Pin | None, schema: T.StructType) -> Scan:
+    def planned(
+        cls, given: Mapping[str, str], pin: Pin | None, schema: T.StructType
+    ) -> CollectionScan:
         """The scan for the user's options."""
         options = Options(given, [name for name in READ if name != "start"], "a read of a table")
         shape = shape_of(options)
-        collection = Collection(options, pin or options.whole("commit"))
+        collection = OpenedCollection(options, pin or options.whole("commit"))
         collection.checked(schema, shape)
         arrangement = collection.kept.arrangement
         kind = arrangement.time_type
@@ -188,7 +190,7 @@ class _Pushing:
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))
 
-    def __init__(self, scan: Scan):
+    def __init__(self, scan: CollectionScan):
         self._scan = scan
 
     def __call__(self, filters: list[object]) -> Iterable[object]:

@@ -56,7 +56,7 @@ from pyspark_diff.runners.numbers import (
 )
 from pyspark_diff.runners.pieces import ROW_BYTES
 from pyspark_diff.runners.threads import Team
-from pyspark_diff.runners.view import View, opened
+from pyspark_diff.runners.view import ArrangementView, opened
 from pyspark_diff.runners.work import opened_by, opened_together, write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -84,10 +84,10 @@ class LoopOwner(Protocol):
     upper: Antichain
     stalls: Stalls
 
-    def outer(self, node: Arranged) -> View:
+    def outer(self, node: Arranged) -> ArrangementView:
         """The view of an arrangement outside of all loops."""
 
-    def present_view(self, node: Arranged) -> View:
+    def present_view(self, node: Arranged) -> ArrangementView:
         """The view of an arrangement outside of all loops, or of the loop before the step."""
 
     def log_progress(self, loop: LoopScope, at: Coordinate, changes: int) -> None:

@@ -24,7 +24,7 @@ from pyspark_diff.kernels.key_ranges import keys_at_least
 from pyspark_diff.kernels.updates import Updates, concat, empty, spread
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Arranged, LoopScope, Reader
-from pyspark_diff.runners.view import View, opened
+from pyspark_diff.runners.view import ArrangementView, opened
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 
@@ -84,7 +84,7 @@ class Stalls:
             feedback.append((node, table))
 
     def check(
-        self, subgraph: Subgraph, at: Coordinate, view_of: Callable[[Arranged], View]
+        self, subgraph: Subgraph, at: Coordinate, view_of: Callable[[Arranged], ArrangementView]
     ) -> None:
         """Check the feedback after an iteration.
 
@@ -147,7 +147,7 @@ class Stalls:
 
     def _is_endless(
         self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates,
-        view_of: Callable[[Arranged], View],
+        view_of: Callable[[Arranged], ArrangementView],
     ) -> bool:
         """Whether a loop with more iterations than keys has no fixed point."""
         loop = subgraph.loop
@@ -169,7 +169,7 @@ class Stalls:
             subgraph, at, falls.since
         )
 
-    def _keys_of(self, subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> int:
+    def _keys_of(self, subgraph: Subgraph, view_of: Callable[[Arranged], ArrangementView]) -> int:
         """The number of keys, at any time, in the collections that a loop reads from outside. Above
         the limit of iterations this limit suffices, and the count reads few rows."""
         loop = subgraph.loop
@@ -212,7 +212,9 @@ def inside(at: Coordinate) -> str:
     return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
 
 
-def _from_outside(subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> list[View]:
+def _from_outside(
+    subgraph: Subgraph, view_of: Callable[[Arranged], ArrangementView]
+) -> list[ArrangementView]:
     """The collections that a loop reads from outside."""
     sources = dict.fromkeys(
         source for node in subgraph.items if isinstance(node, Reader)
@@ -221,7 +223,7 @@ def _from_outside(subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> li
     return [view_of(source) for source in sources]
 
 
-def _buckets(view: View) -> list[int]:
+def _buckets(view: ArrangementView) -> list[int]:
     return sorted({*view.old, *view.new, *view.both, *view.earlier})
 
 

@@ -88,7 +88,7 @@ class ReduceKernel(ReplayKernel):
             none = np.empty(0, np.int64)
             columns = own.layout.decode(own.new.updates)
             return ([columns[i] for i in wanted], none, none), 0
-        replay = _Replay(self, side)
+        replay = _ReduceReplay(self, side)
         keys = distinct_keys(side.new)
         results = replay.run()
         group, read, recorded = history(side.new, own.old, side.lower, limit=own.limit)
@@ -130,7 +130,7 @@ class ReduceKernel(ReplayKernel):
 
     def _check_returns(
         self,
-        replay: "_Replay",
+        replay: "_ReduceReplay",
         results: "_Results",
         encoded: Updates | None,
         recorded: Updates | None,
@@ -166,7 +166,7 @@ class _Results:
     returned: list[tuple[int, int]]
 
 
-class _Replay:
+class _ReduceReplay:
     """The function's calls in one bucket, one for each key and time at which values change."""
 
     def __init__(self, kernel: ReduceKernel, side: Side):

@@ -69,7 +69,7 @@ def share(rows: Iterable[int], most: int, threads: int) -> int:
     return most
 
 
-class Waiting:
+class RowsInMemory:
     """Counts the output rows in memory, of all buckets of a process.
 
     Parameters
@@ -96,13 +96,13 @@ class Spool:
     ----------
     directory, name : str
         Directory and common prefix of files.
-    waiting : Waiting
+    waiting : RowsInMemory
         The count of rows in memory, shared by all buckets.
     make : bool
         Whether a spill creates the directory.
     """
 
-    def __init__(self, directory: str, name: str, waiting: Waiting, *, make: bool):
+    def __init__(self, directory: str, name: str, waiting: RowsInMemory, *, make: bool):
         self._path = os.path.join(directory, name)
         self._waiting, self._make = waiting, make
         self._held: list[pa.Table] = []

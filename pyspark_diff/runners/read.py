@@ -40,8 +40,8 @@ from pyspark_diff.kernels.key_ranges import (
 )
 from pyspark_diff.kernels.updates import Updates, concat, empty
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, Side
-from pyspark_diff.runners.view import View, opened
-from pyspark_diff.runners.work import Output
+from pyspark_diff.runners.view import ArrangementView, opened
+from pyspark_diff.runners.work import OutputForm
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Paths
@@ -61,11 +61,11 @@ class Read:
     name : str
         Name of the operator, for errors.
     kernel : Kernel
-    views : tuple of View
+    views : tuple of ArrangementView
         Views of the arrangements that it reads.
-    own : View or None
-        View of the arrangement of its output.
-    output : Output or None
+    own : ArrangementView or None
+        A view of the arrangement of its output.
+    output : OutputForm or None
         None if no operator reads the updates themselves.
     stored : tuple of int
         Positions of the columns of the arranged output among all output columns.
@@ -93,9 +93,9 @@ class Read:
 
     name: str
     kernel: Kernel
-    views: tuple[View, ...]
-    own: View | None
-    output: Output | None
+    views: tuple[ArrangementView, ...]
+    own: ArrangementView | None
+    output: OutputForm | None
     stored: tuple[int, ...]
     directory: str
     keeps: bool

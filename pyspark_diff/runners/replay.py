@@ -20,7 +20,7 @@ from pyspark_diff.kernels.key_ranges import Keys
 from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.updates import Updates, concat, empty, spread
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
-from pyspark_diff.runners.pieces import Spool, Waiting, room
+from pyspark_diff.runners.pieces import RowsInMemory, Spool, room
 from pyspark_diff.runners.read import Read, visited_keys
 from pyspark_diff.runners.work import BucketResult, write_file
 from pyspark_diff.times import Coordinate
@@ -28,7 +28,7 @@ from pyspark_diff.trace.batch import BatchFile
 
 
 def process_replay(
-    read: Read, kernel: ReplayKernel, bucket: int, waiting: Waiting, in_memory: bool
+    read: Read, kernel: ReplayKernel, bucket: int, waiting: RowsInMemory, in_memory: bool
 ) -> BucketResult:
     """The output of a bucket, range of keys by range of keys."""
     files: list[BatchFile] = []

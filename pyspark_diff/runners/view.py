@@ -29,7 +29,7 @@ from pyspark_diff.trace import storage
 
 
 @dataclass(frozen=True)
-class View:
+class ArrangementView:
     """The files of an arrangement for an operator, by bucket.
 
     Parameters
@@ -71,7 +71,7 @@ class View:
         groups = (self.old, self.new, self.both, self.earlier, self.recorded)
         return [path for files in groups for path in files.get(bucket, ())]
 
-    def together(self, buckets: Sequence[int]) -> "View":
+    def together(self, buckets: Sequence[int]) -> "ArrangementView":
         """The view with some buckets united as bucket 0."""
         old, new, both, earlier, recorded = (
             {0: opened_together(files, buckets)}
@@ -86,7 +86,7 @@ class View:
         batches = opened(self.files_of(bucket))
         return sum(updates.nbytes for updates in batches) // max(1, sum(map(len, batches)))
 
-    def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
+    def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "ArrangementView":
         """The view for the processing of some of the new files."""
         earlier = {}
         for bucket, paths in self.new.items():

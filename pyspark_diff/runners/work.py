@@ -46,7 +46,7 @@ from pyspark_diff.kernels.updates import (
     sum_of,
 )
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
-from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
+from pyspark_diff.runners.pieces import Given, Intake, RowsInMemory, Spool, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import held_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, BatchInMemory, Paths
@@ -69,7 +69,7 @@ BUCKETS, TOGETHER = 4, 500
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputForm:
     """Form of an operator's output rows.
 
     Parameters
@@ -124,7 +124,7 @@ class Work:
     buckets : int
     kernel : ReplayKernel or None
         None only arranges.
-    output : Output or None
+    output : OutputForm or None
     files : mapping of int to tuple of str
         Batch files of the times below the interval, by bucket.
     directory : str
@@ -148,7 +148,7 @@ class Work:
     names: tuple[str, ...]
     buckets: int
     kernel: ReplayKernel | None
-    output: Output | None
+    output: OutputForm | None
     files: Mapping[int, tuple[str, ...]]
     directory: str
     keeps: bool
@@ -250,7 +250,7 @@ def files_of(results: Sequence[BucketResult]) -> Mapping[int, tuple[BatchFile, .
 
 
 def run_bucket(
-    work: Work, bucket: int, intake: Intake, waiting: Waiting, *, in_memory: bool = False
+    work: Work, bucket: int, intake: Intake, waiting: RowsInMemory, *, in_memory: bool = False
 ) -> BucketResult:
     """Process one bucket in a step.
 
@@ -260,7 +260,7 @@ def run_bucket(
     bucket : int
     intake : Intake
         The new updates; the function removes those of the bucket.
-    waiting : Waiting
+    waiting : RowsInMemory
         The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
@@ -317,7 +317,7 @@ def merge_bucket(
 
 
 def run_together(
-    work: Work, updates: Updates, waiting: Waiting
+    work: Work, updates: Updates, waiting: RowsInMemory
 ) -> list[BucketResult] | None:
     """Process all buckets in one call, since for few rows the cost of a call dominates.
 
@@ -328,7 +328,7 @@ def run_together(
     work : Work
     updates : Updates
         The new updates, in any order.
-    waiting : Waiting
+    waiting : RowsInMemory
 
     Returns
     -------

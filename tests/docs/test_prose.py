@@ -30,8 +30,7 @@ FAULTY = {
 }
 #: Class names that several files have: each is renamed when its room gets its text anew.
 SHARED_NAMES = set(
-    "Collection Interval Output Parts Plan Reading Scan Updates View Waiting Written _Folder "
-    "_Replay _Snapshot".split()
+    "Updates".split()
 )
 
 

@@ -35,7 +35,7 @@ from pyspark_diff.operators.top_k import TopKKernel
 from pyspark_diff.runners import bilinear, bucket, local, pieces, read, tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
-from pyspark_diff.runners.work import Output, Work, run_bucket
+from pyspark_diff.runners.work import OutputForm, Work, run_bucket
 from pyspark_diff.spark import session as sessions
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.trace import arrangement, storage
@@ -55,7 +55,7 @@ def small(another):
 def largest(monkeypatch):
     """The most rows that were handed on at once, and what was written and made later."""
     seen = Counter()
-    table, spilled, tables = Output.table, storage.spilled, bilinear.Rest.tables
+    table, spilled, tables = OutputForm.table, storage.spilled, bilinear.Rest.tables
 
     def watched(self, changes):
         seen["rows"] = max(seen["rows"], changes[2].size)
@@ -70,7 +70,7 @@ def largest(monkeypatch):
             seen["made"] += 1
             yield found
 
-    monkeypatch.setattr(Output, "table", watched)
+    monkeypatch.setattr(OutputForm, "table", watched)
     monkeypatch.setattr(storage, "spilled", counted)
     monkeypatch.setattr(bilinear.Rest, "tables", made)
     return seen
@@ -264,13 +264,13 @@ def test_wide_rows_are_fewer(narrow):
 
 @pytest.mark.slow
 def test_wide_rows_are_worked_through_in_pieces(spark, narrow, largest, monkeypatch):
-    made, given = [], Output.table
+    made, given = [], OutputForm.table
 
     def watched(self, changes):
         made.append(sum(column.nbytes for column in changes[0]))
         return given(self, changes)
 
-    monkeypatch.setattr(Output, "table", watched)
+    monkeypatch.setattr(OutputForm, "table", watched)
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, session = flow.input("rows", "k long, v string")
         counts = rows.count().keep()
@@ -694,7 +694,7 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
         intake = pieces.Intake(str(tmp_path), 100)
         for number in order:
             intake.add(0, parts[number], number)
-        return run_bucket(work, 0, intake, pieces.Waiting(work.most))
+        return run_bucket(work, 0, intake, pieces.RowsInMemory(work.most))
 
     def keys(result):
         found = [storage.open_updates(file.path) for file in result.files]
