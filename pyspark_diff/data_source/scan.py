@@ -36,7 +36,7 @@ from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NegativeMultiplicityError, TimeRegressionError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.standing import repeated_places, snapshot
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 #: The greatest number of keys that a scan looks up.
 MOST_KEYS = 1 << 12
@@ -56,7 +56,7 @@ class Keys:
 
     by_bucket: Mapping[int, Int64]
 
-    def select(self, bucket: int, updates: Updates) -> Updates:
+    def select(self, bucket: int, updates: UpdateChunk) -> UpdateChunk:
         """The updates of a bucket whose key may be among the keys."""
         keys = self.by_bucket[bucket]
         first = np.searchsorted(updates.key64, keys, side="left")
@@ -151,7 +151,7 @@ class CollectionScan(DataSourceReader):
             else:
                 yield from self._snapshot(batches, self._time)
 
-    def _snapshot(self, batches: Sequence[Updates], time: int) -> Iterator[pa.RecordBatch]:
+    def _snapshot(self, batches: Sequence[UpdateChunk], time: int) -> Iterator[pa.RecordBatch]:
         for records in snapshot(batches, time):
             times = records.scalars()
             if not isinstance(times, np.ndarray):
@@ -166,7 +166,7 @@ class CollectionScan(DataSourceReader):
             else:
                 yield from self._rows.batches(records)
 
-    def _check(self, records: Updates) -> None:
+    def _check(self, records: UpdateChunk) -> None:
         if self._allow_negative:
             return
         wrong = records.take(np.flatnonzero(records.diffs() < 0)[:5])

@@ -27,7 +27,7 @@ from pyspark_diff.kernels.indexed_replay import replay_new, visits
 from pyspark_diff.kernels.key_index import MOST, PAST, READ, TOP, KeyIndex
 from pyspark_diff.kernels.key_ranges import shards_of
 from pyspark_diff.kernels.key_replay import BOTH
-from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
@@ -512,7 +512,7 @@ class IndexedLoop:
         ]
         shards = range(len(self._shards))
 
-        def sealed_part(part: tuple[int, int]) -> Updates:
+        def sealed_part(part: tuple[int, int]) -> UpdateChunk:
             number, shard = part
             node, parts = batches[number]
             layout = self._graph.form(node).layout

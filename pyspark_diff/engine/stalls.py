@@ -21,7 +21,7 @@ from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import unpack
 from pyspark_diff.kernels.key_ranges import keys_at_least
-from pyspark_diff.kernels.updates import Updates, concat, empty, spread
+from pyspark_diff.kernels.updates import UpdateChunk, concat, empty, spread
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Arranged, LoopScope, Reader
 from pyspark_diff.runners.view import ArrangementView, opened
@@ -146,7 +146,7 @@ class Stalls:
         )
 
     def _is_endless(
-        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates,
+        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: UpdateChunk,
         view_of: Callable[[Arranged], ArrangementView],
     ) -> bool:
         """Whether a loop with more iterations than keys has no fixed point."""
@@ -181,7 +181,7 @@ class Stalls:
             most = count = loop.max_iterations
             fewest = (max((keys_at_least(p.key64, most) for p in b), default=0) for b in buckets)
             if sum(fewest) < most:
-                keys = ([Updates(p.key64, p.columns, 0, 1) for p in files] for files in buckets)
+                keys = ([UpdateChunk(p.key64, p.columns, 0, 1) for p in files] for files in buckets)
                 count = sum(len(consolidate(concat(parts)).updates) for parts in keys)
             self._keys[loop] = count
         return self._keys[loop]
@@ -227,7 +227,7 @@ def _buckets(view: ArrangementView) -> list[int]:
     return sorted({*view.old, *view.new, *view.both, *view.earlier})
 
 
-def _shown(node: Variable, updates: Updates) -> str:
+def _shown(node: Variable, updates: UpdateChunk) -> str:
     """The first updates, for a message."""
     few = updates.between(0, min(len(updates), SHOWN))
     # At most SHOWN rows.

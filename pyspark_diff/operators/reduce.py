@@ -31,7 +31,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.jit import interrupted
 from pyspark_diff.kernels.pauses import pause
-from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.reasons import GROUP_FUNCTION, Reason
@@ -105,8 +105,8 @@ class ReduceKernel(ReplayKernel):
         return ([columns[i] for i in wanted], rows.times(), rows.diffs()), read + replay.read
 
     def _encoded(
-        self, own: Side, side: Side, keys: Updates, results: "_Results"
-    ) -> Updates | None:
+        self, own: Side, side: Side, keys: UpdateChunk, results: "_Results"
+    ) -> UpdateChunk | None:
         if not results.group:
             return None
         index = np.array(results.group, dtype=np.int64)
@@ -132,8 +132,8 @@ class ReduceKernel(ReplayKernel):
         self,
         replay: "_ReduceReplay",
         results: "_Results",
-        encoded: Updates | None,
-        recorded: Updates | None,
+        encoded: UpdateChunk | None,
+        recorded: UpdateChunk | None,
         group: Int64,
     ) -> None:
         """Check that a key whose values return to those before the step has the result before."""

@@ -19,7 +19,7 @@ from pyspark_diff.errors import DiffError, earliest
 from pyspark_diff.fallbacks import COMPILED, fall_back
 from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import UpdateChunk, concat
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import Expression
 from pyspark_diff.runners.bucket import read_bucket, read_together
@@ -141,11 +141,11 @@ class LocalRunner:
 
     def _parts(
         self, work: Work, schema: Schema, feed: Feed
-    ) -> Iterator[tuple[int, Updates]]:
+    ) -> Iterator[tuple[int, UpdateChunk]]:
         """The updates of a feed, by bucket. Without a shuffle, consolidation saves nothing here."""
         how, feed = feed.split(work, schema), feed.bare()
 
-        def split(feed: Feed) -> Iterator[tuple[int, Updates]]:
+        def split(feed: Feed) -> Iterator[tuple[int, UpdateChunk]]:
             for table in self.tables(feed, work.most):
                 yield from partition(how.updates(table), work.layout, work.buckets)
 

@@ -38,7 +38,7 @@ from pyspark_diff.kernels.key_ranges import (
     rows_of,
     updates_between,
 )
-from pyspark_diff.kernels.updates import Updates, concat, empty
+from pyspark_diff.kernels.updates import UpdateChunk, concat, empty
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, Side
 from pyspark_diff.runners.view import ArrangementView, opened
 from pyspark_diff.runners.work import OutputForm
@@ -133,7 +133,7 @@ class Read:
                         due[number] = due.get(number, 0) + (rows if bucket is not None else 1)
         return due
 
-    def _falling_due(self, updates: Updates, *, every: bool = False) -> Updates:
+    def _falling_due(self, updates: UpdateChunk, *, every: bool = False) -> UpdateChunk:
         """For keys that are times, the updates with keys in the interval, or before its end."""
         start, stop = 0, len(updates)
         if not every:
@@ -188,7 +188,7 @@ class Read:
         rows = sum(int(rows_of(updates.key64, keys, keys).sum()) for updates in old)
         return rows > self.pairs
 
-    def _files(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
+    def _files(self, bucket: int) -> tuple[list[UpdateChunk], list[UpdateChunk]]:
         """The updates whose keys are visited in a bucket, and the updates for look-ups."""
         new = opened(self.due.get(bucket, ()))
         old = [] if self.own is None else opened(self.own.old.get(bucket, ()))
@@ -204,7 +204,7 @@ class Read:
             new, old = [*new, *map(self._falling_due, old)], []
         return new, old
 
-    def visited_again(self, bucket: int, keys: Keys) -> list[Updates]:
+    def visited_again(self, bucket: int, keys: Keys) -> list[UpdateChunk]:
         """The due keys of a range."""
         return [updates_between(updates, keys) for updates in opened(self.due.get(bucket, ()))]
 
@@ -229,7 +229,7 @@ class Read:
         return sides
 
 
-def visited_keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
+def visited_keys(due: Sequence[UpdateChunk], sides: Sequence[Side]) -> UpdateChunk:
     """The visited keys, each once."""
     parts = [distinct_keys(s.new).at(0, 1).placed(0) for s in sides if len(s.new.updates)]
     parts += due

@@ -37,7 +37,7 @@ from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.split import places
 from pyspark_diff.kernels.updates import (
     PerRow,
-    Updates,
+    UpdateChunk,
     bounds_of,
     concat,
     joined,
@@ -159,7 +159,7 @@ class Work:
     diff_columns: DiffColumns | None = None
     coordinate: int = 0
 
-    def old(self, bucket: int) -> list[Updates]:
+    def old(self, bucket: int) -> list[UpdateChunk]:
         """The older updates of a bucket for the kernel."""
         if self.kernel is None or not self.kernel.stateful:
             return []
@@ -317,7 +317,7 @@ def merge_bucket(
 
 
 def run_together(
-    work: Work, updates: Updates, waiting: RowsInMemory
+    work: Work, updates: UpdateChunk, waiting: RowsInMemory
 ) -> list[BucketResult] | None:
     """Process all buckets in one call, since for few rows the cost of a call dominates.
 
@@ -326,7 +326,7 @@ def run_together(
     Parameters
     ----------
     work : Work
-    updates : Updates
+    updates : UpdateChunk
         The new updates, in any order.
     waiting : RowsInMemory
 
@@ -339,7 +339,7 @@ def run_together(
     if looks and len(updates) >= TOGETHER and not all(map(_is_together, _batches(work.files))):
         return None
     grouped = consolidate(updates)
-    old: list[Updates] = []
+    old: list[UpdateChunk] = []
     if looks and len(grouped.updates):
         old = _old_together(work, grouped.updates)
     batches = [grouped.updates, *old]
@@ -372,11 +372,11 @@ def _is_together(batch: Batch) -> bool:
     return len(files) <= BUCKETS or storage.open_updates(files[0][1]).words is not None
 
 
-def _old_together(work: Work, new: Updates) -> list[Updates]:
+def _old_together(work: Work, new: UpdateChunk) -> list[UpdateChunk]:
     """The older updates of the kernel that may have keys of new updates."""
     buckets = work.layout.buckets(new, work.buckets)
     touched = np.bincount(buckets).nonzero()[0].tolist()
-    old: list[Updates] = []
+    old: list[UpdateChunk] = []
     for batch in _batches(work.files):
         files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
         rows = None
@@ -405,7 +405,7 @@ def opened_by(
     ]
 
 
-def still_due(updates: Updates, since: int | None) -> Updates:
+def still_due(updates: UpdateChunk, since: int | None) -> UpdateChunk:
     """The updates whose due time, which is their key, is not before ``since``."""
     if since is None:
         return updates
@@ -424,7 +424,7 @@ def merge_together(
 
 
 def write_files(
-    directory: str, updates: Updates, layout: Layout, buckets: int
+    directory: str, updates: UpdateChunk, layout: Layout, buckets: int
 ) -> Mapping[int, tuple[BatchFile, ...]]:
     """Write a batch of all buckets from its ordered updates."""
     if buckets == 1 or not len(updates):
@@ -448,7 +448,7 @@ def write_files(
 
 
 def write_file(
-    directory: str, name: str, updates: Updates, *, in_memory: bool, given: bool = False
+    directory: str, name: str, updates: UpdateChunk, *, in_memory: bool, given: bool = False
 ) -> list[BatchFile]:
     """Write a bucket of a batch, or a range of it; no file without updates.
 
@@ -517,7 +517,7 @@ class Split:
     ceiling: int | None
     diff_columns: DiffColumns | None = None
 
-    def updates(self, table: pa.Table) -> Updates:
+    def updates(self, table: pa.Table) -> UpdateChunk:
         """The rows of the interval as updates."""
         time: PerRow | None = self.time
         if time is None:
