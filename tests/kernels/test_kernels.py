@@ -795,7 +795,7 @@ def test_advanced(data, layout, since):
 
 
 @pytest.mark.parametrize("layout", [Layout(shape) for shape in SHAPES])
-def test_nothing(layout):
+def test_kernels_accept_no_rows(layout):
     nothing = made(layout, [], [], [])[0]
     for updates in (nothing, empty(), concat([]), concat([empty(), nothing])):
         grouped = consolidate(updates)

@@ -99,7 +99,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_codes(kind, data):
+def test_codes_are_decoded_to_their_values(kind, data):
     arrow, values = KINDS[kind]
     made = data.draw(st.lists(values, max_size=9))
     column = pa.array([*made, None], arrow)
