@@ -102,14 +102,7 @@ _TOO_MUCH = "the indices exceed the memory of a step"
 
 
 class IndexedLoop:
-    """The run of one loop in one step.
-
-    Parameters
-    ----------
-    owner : LoopOwner
-    subgraph : Subgraph
-    plan : Planned
-    """
+    """The run of one loop in one step."""
 
     def __init__(self, owner: LoopOwner, subgraph: Subgraph, plan: Planned):
         self._owner, self._subgraph, self._plan = owner, subgraph, plan

@@ -75,10 +75,6 @@ class Oscillation:
     def takes(self, went: Round) -> tuple[int, Variable, UpdateChunk] | None:
         """Add the feedback after one more iteration.
 
-        Parameters
-        ----------
-        went : sequence of (Variable, pyarrow.Table)
-
         Returns
         -------
         tuple of int, Variable and UpdateChunk, or None

@@ -39,12 +39,7 @@ _ADVICE = (
 
 
 class Stalls:
-    """Checks that the loops of a step reach a fixed point. It holds state for each running loop.
-
-    Parameters
-    ----------
-    step : StepContext
-    """
+    """Checks that the loops of a step reach a fixed point. It holds state for each running loop."""
 
     def __init__(self, step: StepContext):
         self._step = step

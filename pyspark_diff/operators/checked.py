@@ -113,13 +113,7 @@ class NothingThere(Claim):
 
 @dataclass(frozen=True)
 class CheckedKernel(RecordKernel):
-    """Passes updates on unchanged, and checks each accumulation.
-
-    Parameters
-    ----------
-    time_type : TimeType
-    claim : Claim
-    """
+    """Passes updates on unchanged, and checks each accumulation."""
 
     time_type: TimeType
     claim: Claim = NoneNegative()

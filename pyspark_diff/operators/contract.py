@@ -217,10 +217,6 @@ class ReplayKernel(Kernel):
     """A kernel that replays the history of the keys that have new updates.
 
     An operator that arranges its input itself has one side, arranged by the whole record.
-
-    Parameters
-    ----------
-    arranges_output : bool
     """
 
     arranges_output: bool = field(default=False, kw_only=True)

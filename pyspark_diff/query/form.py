@@ -228,13 +228,7 @@ class SetOperation:
 
 @dataclass(frozen=True)
 class Window:
-    """rows(t) = the rows of the child, each with the values of window functions.
-
-    Parameters
-    ----------
-    child : Relation
-    functions : tuple of WindowFunction
-    """
+    """rows(t) = the rows of the child, each with the values of window functions."""
 
     child: "Relation"
     functions: tuple["WindowFunction", ...]

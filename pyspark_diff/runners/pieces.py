@@ -70,12 +70,7 @@ def share(rows: Iterable[int], most: int, threads: int) -> int:
 
 
 class RowsInMemory:
-    """Counts the output rows in memory, of all buckets of a process.
-
-    Parameters
-    ----------
-    most : int
-    """
+    """Counts the output rows in memory, of all buckets of a process."""
 
     def __init__(self, most: int):
         self._most, self._lock = most, threading.Lock()
