@@ -125,20 +125,24 @@ class GroupedDiff(Generic[FrameT]):
 
         Notes
         -----
-        Counts, sums, averages and variances are *linear*: a group's state is one row of
-        sums, however many records it has, and a change adds to it. Sums of whole numbers
-        and decimals are exact, and one that does not fit its type is an error. Sums of
-        doubles are kept in pairs of doubles, with a relative error of about 1e-31 an
-        update: a retraction leaves at most that error. With ``exact=True`` a retraction
-        leaves no error, and sums, averages and variances are the nearest double. A sum that
-        leaves the range of doubles is infinite, as in Spark. It is finite again after
-        enough retractions, in any order of the updates; an average divides the sum, so it
-        may be finite where Spark divides infinity. Variances of doubles are computed from
-        such sums: where the mean is more than about 1e13 standard deviations, digits are
-        lost. The same holds for functions of pairs. With ``exact=True`` neither loses
-        digits. Skewness and kurtosis are always exact, with 399 and 663 whole numbers a
-        group. A correlation with a column of equal values divides by zero: an error in ANSI
-        mode, as in Spark, else null.
+        Counts, sums, averages and variances are *linear*: the state of a group is one row of sums,
+        however many records it has, and a change adds to it. Sums of whole numbers and decimals are
+        exact. A sum that does not fit its type is an error.
+
+        Sums of doubles:
+
+        * The state is a pair of doubles, with a relative error of about 1e-31 an update. A
+          retraction leaves at most that error.
+        * With ``exact=True`` a retraction leaves no error, and sums, averages and variances are the
+          nearest double.
+        * A sum beyond the range of doubles is infinite, as in Spark. It is finite again after
+          enough retractions, in any order of the updates. An average divides the sum, so it may be
+          finite when Spark divides infinity.
+        * Variances and functions of pairs lose digits if the mean is more than about 1e13 standard
+          deviations. With ``exact=True`` they lose none.
+        * Skewness and kurtosis are always exact, with 399 and 663 whole numbers a group.
+        * A correlation with a column of equal values divides by zero: an error in ANSI mode, as in
+          Spark, else null.
 
         Minima and maxima keep the values of a group in order, so a change of the largest of ten
         million values costs as much as a change in a small group. Percentiles and medians are

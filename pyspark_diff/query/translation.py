@@ -39,13 +39,16 @@ from pyspark_diff.query.form import (
     outers_of,
     references,
 )
-from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.pairs import completed, joined, same
+from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.subqueries import ROUND, Domain, Subqueries
 from pyspark_diff.query.text_columns import call_column, condition_of
 
 #: The column of a relation that has no other one.
 _NONE = "one_"
+
+#: Names in messages for nodes that Spark calls by another one.
+_SPARK_NAMES = {"ConstantRelation": "LocalRelation", "Selection": "Filter"}
 
 
 def translated(
@@ -93,8 +96,9 @@ class _Translation(Subqueries):
         except UnsupportedQueryError:
             raise
         except DiffError as error:
+            name = type(node).__name__
             raise refusals.refused([Refusal(
-                refusals.OPERATOR, type(node).__name__, detail=str(error)
+                refusals.OPERATOR, _SPARK_NAMES.get(name, name), detail=str(error)
             )]) from error
         if domain is None:
             self._frames[id(node)] = node, frame
