@@ -194,11 +194,11 @@ def shown(value: Any) -> str:
 
 
 def cell(row: Mapping[str, Any], path: str) -> str:
-    """What a row has at the end of a path of keys; nothing where it has none."""
-    found: Any = row
+    """The value of a row at the end of a path of keys; an empty cell if there is none."""
+    value: Any = row
     for key in path.split("."):
-        found = found.get(key, "") if isinstance(found, Mapping) else ""
-    return shown(found)
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return "" if value is None else shown(value)
 
 
 def section(table: Table) -> str:

@@ -103,7 +103,8 @@ LONGEST = [
 #: Files of which only one in so many cases of a parametrized test runs by default, the others with
 #: ``-m slow``: of the long ones those whose cases are many and alike.
 SAMPLED = {
-    "test_aggregate_functions": 6, "test_aggregates": 24, "test_apart": 8, "test_arrangements": 2,
+    "test_aggregate_functions": 6, "test_aggregates": 24, "test_other_functions": 8,
+    "test_arrangements": 2,
     "test_asof": 2, "test_assertions": 2,
     "test_background": 6, "test_bad_input": 12, "test_blueprint": 3, "test_catch_up": 4,
     "test_cogroup": 3, "test_columns": 6, "test_combined_aggregates": 8, "test_commit": 3,
@@ -122,7 +123,7 @@ SAMPLED = {
     "test_pandas_functions": 3,
     "test_plain_columns": 2, "test_product_times": 4, "test_pruning": 13,
     "test_quantiles": 4, "test_query_frames": 30, "test_ranges": 4,
-    "test_recovery": 4, "test_remedies": 3, "test_session_windows": 20, "test_strangers": 4,
+    "test_recovery": 4, "test_remedies": 3, "test_session_windows": 20, "test_user_programs": 4,
     "test_sinks": 3, "test_skew": 60, "test_sliding": 3, "test_sliding_structs": 2,
     "test_source_columns": 4, "test_source_names": 10,
     "test_sources": 14, "test_sql": 18, "test_step": 6,

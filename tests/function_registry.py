@@ -54,7 +54,7 @@ EXAMPLES = {
     **{name: f"{name}(array(10, 20))" for name in ("posexplode", "posexplode_outer")},
 }
 #: Functions that Spark accepts in none of the places: calls, and the test of
-#: tests/frame/test_apart.py that has their outcome. Avro and Protobuf need jars that
+#: tests/frame/test_other_functions.py that has their outcome. Avro and Protobuf need jars that
 #: Spark's package lacks.
 APART = {
     "collations": ("collations()", "test_constant_table_functions"),

@@ -354,21 +354,28 @@ def rows(
 
 _HEAD = """# Support matrix
 
-`ci/support_matrix` runs each operator and writes this page, and a test compares the two. An
-operator has the same answers in all of these places. `tests/law/test_law.py` tests them.
+`ci/support_matrix` runs each operator and writes this page, and a test compares the two. The
+answers of an operator are the same on the driver and as jobs of Spark (`runner=`), in loops, with
+structs as times, in stores, and over [Spark Connect](connect.md).
 
-* *form*: a *linear* operator has no state, a *keyed* one looks up its state by keys, a *looped* one
+The columns are:
+
+* *form*: a *linear* operator has no state. A *keyed* one looks up its state by keys. A *looped* one
   has iterations.
-* *arrangements*: the number of indexed collections for it alone.
-* *a change costs as*: *change*, the changed rows of input and output, and the rows of their keys;
-  *step*, a constant more in each step; *output*, all rows that it gives; *iterations*, those that
-  it alters; *group*, all records of a group; *state*, all that is kept.
-* *reasons*: the codes of [explain](how-to/explain.md#reasons), for what the operator is made of.
-* *loops*, *structs*, *stores*: whether it may be used inside of a loop, with structs as times, and
-  in a store that is closed and opened again.
+* *arrangements*: the number of indexed collections that only this operator needs.
+* *a change costs as*: the rows that a changed row makes the operator process.
+    * *change*: the changed rows of input and output, and the rows of their keys
+    * *step*: as *change*, and a constant for each step
+    * *output*: all rows that it emits
+    * *iterations*: the iterations that the change alters
+    * *group*: all records of a group
+    * *state*: all stored records
+* *reasons*: the codes of [explain](how-to/explain.md#reasons) for a cost above *change*.
+* *loops*, *structs*, *stores*: whether the operator is allowed in a loop, with structs as times,
+  and in a store that is closed and opened again.
 
-All of it runs on the driver and as jobs of Spark (`runner=`): the command compares the answers of
-both. Over [Spark Connect](connect.md) the test of this page runs with all others, by `ci/connect`.
+The law of all operators is tested in `tests/law/test_law.py`. The command compares the answers of
+the driver and of jobs, and `ci/connect` runs the test of this page over Spark Connect.
 """
 
 

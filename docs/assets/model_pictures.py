@@ -29,7 +29,7 @@ FRONTIER, WIDTH, HEIGHT = [(3, 0), (1, 2)], 5, 4
 
 def updates() -> plt.Figure:
     """Three records over six times: their updates, and how many copies there are between them."""
-    figure, axes = plt.subplots(figsize=(7.5, 2.6))
+    figure, axes = plt.subplots(figsize=(5.2, 2.4))
     records = list(dict.fromkeys(record for record, _, _ in UPDATES))
     for y, record in enumerate(reversed(records)):
         changes = [(time, diff) for name, time, diff in UPDATES if name == record]
@@ -52,7 +52,7 @@ def updates() -> plt.Figure:
 def frontier() -> plt.Figure:
     """Times of two fields: those beyond the frontier, where updates may come, and the others."""
     antichain = Antichain(FRONTIER)
-    figure, axes = plt.subplots(figsize=(5.2, 3.6))
+    figure, axes = plt.subplots(figsize=(4.4, 3.2))
     for a, b in FRONTIER:
         axes.fill_between([a - 0.5, WIDTH + 0.5], b - 0.5, HEIGHT + 0.5, color=OPEN, linewidth=0)
     for a in range(WIDTH + 1):

@@ -18,11 +18,11 @@ from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import from_int64
 from pyspark_diff.kernels.standing import PIECE_ROWS, repeated_places
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import UpdateChunk, concat
 
 
 def changes_in(
-    rows: Rows, new: Sequence[Updates], old: Sequence[Updates], since: int, until: int,
+    rows: Rows, new: Sequence[UpdateChunk], old: Sequence[UpdateChunk], since: int, until: int,
     floor: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of changes.
@@ -30,7 +30,7 @@ def changes_in(
     Parameters
     ----------
     rows : Rows
-    new, old : sequence of Updates
+    new, old : sequence of UpdateChunk
         The present updates, and the earlier ones, which are subtracted.
     since, until : int
         Changes are at times after the first, up to and with the last.
@@ -59,7 +59,7 @@ def changes_in(
             yield from _as_rows(rows, changes)
 
 
-def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
+def _as_cdc(rows: Rows, changes: UpdateChunk) -> Iterator[pa.RecordBatch]:
     """A row for each inserted or deleted record. If a key has one of each, both are an update."""
     if not len(changes):
         return
@@ -85,7 +85,7 @@ def _as_cdc(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
         yield from rows.batches(changes.take(places), extra)
 
 
-def _as_rows(rows: Rows, changes: Updates) -> Iterator[pa.RecordBatch]:
+def _as_rows(rows: Rows, changes: UpdateChunk) -> Iterator[pa.RecordBatch]:
     """The inserted records with their multiplicity; a removed one is an error."""
     diffs = changes.diffs()
     if (diffs < 0).any():

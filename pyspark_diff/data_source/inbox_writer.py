@@ -31,7 +31,7 @@ FILE_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskFiles(WriterCommitMessage):
     """The files of a task."""
 
     query: str
@@ -99,13 +99,13 @@ class InboxWriter(DataSourceStreamArrowWriter):
                 flush()
                 size = 0
         flush()
-        return Written(query, int(batch), tuple(files))
+        return TaskFiles(query, int(batch), tuple(files))
 
     def commit(
         self, messages: list[WriterCommitMessage | None], batchId: int  # noqa: N803
     ) -> None:
         """Create a batch, unless it exists."""
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, TaskFiles)]
         files = [file for message in written for file in message.files]
         if not files:
             return  # an empty batch needs no record

@@ -21,7 +21,7 @@ from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import DamagedStateError, NotReadableError, SchemaError
 from pyspark_diff.kernels import ipc
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Updates, joined
+from pyspark_diff.kernels.updates import UpdateChunk, joined
 from pyspark_diff.spark.data_types import arrow_schema
 from pyspark_diff.spark.values import filled
 from pyspark_diff.trace import storage
@@ -56,7 +56,7 @@ class Pin:
     until: float
 
 
-class Collection:
+class OpenedCollection:
     """A kept collection at a commit with a hold.
 
     Parameters
@@ -188,7 +188,7 @@ def planned(given: Mapping[str, str]) -> tuple[T.StructType, Pin]:
     """The columns of a read by its options, and its commit, with a new hold."""
     options = Options(given, READ, "a read")
     shape = shape_of(options)
-    collection = Collection(options, options.whole("commit"))
+    collection = OpenedCollection(options, options.whole("commit"))
     hold = collection.hold
     try:
         return collection.struct(shape), Pin(collection.commit.number, hold.name, hold.until)
@@ -235,7 +235,7 @@ class Rows:
     moment: pa.DataType
 
     @contextmanager
-    def opened(self, parts: Sequence[Held]) -> Iterator[list[Updates]]:
+    def opened(self, parts: Sequence[Held]) -> Iterator[list[UpdateChunk]]:
         """The updates of parts, each consolidated."""
         with storage.opened_for_task():
             commits: Commits | None = None
@@ -259,7 +259,7 @@ class Rows:
             yield batches
 
     def batches(
-        self, updates: Updates, extra: Sequence[pa.Array] = ()
+        self, updates: UpdateChunk, extra: Sequence[pa.Array] = ()
     ) -> Iterator[pa.RecordBatch]:
         """Record batches of `BATCH_ROWS` rows: the columns of the records, and extra columns."""
         schema = arrow_schema(self.struct)

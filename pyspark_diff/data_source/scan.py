@@ -26,8 +26,8 @@ from pyspark_diff.data_source.changes import changes_in
 from pyspark_diff.data_source.opened import (
     BATCH_ROWS,
     READ,
-    Collection,
     Held,
+    OpenedCollection,
     Pin,
     Rows,
     shape_of,
@@ -36,7 +36,7 @@ from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NegativeMultiplicityError, TimeRegressionError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.standing import repeated_places, snapshot
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 #: The greatest number of keys that a scan looks up.
 MOST_KEYS = 1 << 12
@@ -56,7 +56,7 @@ class Keys:
 
     by_bucket: Mapping[int, Int64]
 
-    def select(self, bucket: int, updates: Updates) -> Updates:
+    def select(self, bucket: int, updates: UpdateChunk) -> UpdateChunk:
         """The updates of a bucket whose key may be among the keys."""
         keys = self.by_bucket[bucket]
         first = np.searchsorted(updates.key64, keys, side="left")
@@ -66,7 +66,7 @@ class Keys:
         return updates.take(np.concatenate(rows)) if rows else updates.between(0, 0)
 
 
-class Scan(DataSourceReader):
+class CollectionScan(DataSourceReader):
     """Reads a kept collection, bucket by bucket.
 
     Parameters
@@ -92,11 +92,13 @@ class Scan(DataSourceReader):
         self._keys: Keys | None = None
 
     @classmethod
-    def planned(cls, given: Mapping[str, str], pin: Pin | None, schema: T.StructType) -> Scan:
+    def planned(
+        cls, given: Mapping[str, str], pin: Pin | None, schema: T.StructType
+    ) -> CollectionScan:
         """The scan for the user's options."""
         options = Options(given, [name for name in READ if name != "start"], "a read of a table")
         shape = shape_of(options)
-        collection = Collection(options, pin or options.whole("commit"))
+        collection = OpenedCollection(options, pin or options.whole("commit"))
         collection.checked(schema, shape)
         arrangement = collection.kept.arrangement
         kind = arrangement.time_type
@@ -149,7 +151,7 @@ class Scan(DataSourceReader):
             else:
                 yield from self._snapshot(batches, self._time)
 
-    def _snapshot(self, batches: Sequence[Updates], time: int) -> Iterator[pa.RecordBatch]:
+    def _snapshot(self, batches: Sequence[UpdateChunk], time: int) -> Iterator[pa.RecordBatch]:
         for records in snapshot(batches, time):
             times = records.scalars()
             if not isinstance(times, np.ndarray):
@@ -164,7 +166,7 @@ class Scan(DataSourceReader):
             else:
                 yield from self._rows.batches(records)
 
-    def _check(self, records: Updates) -> None:
+    def _check(self, records: UpdateChunk) -> None:
         if self._allow_negative:
             return
         wrong = records.take(np.flatnonzero(records.diffs() < 0)[:5])
@@ -188,7 +190,7 @@ class _Pushing:
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))
 
-    def __init__(self, scan: Scan):
+    def __init__(self, scan: CollectionScan):
         self._scan = scan
 
     def __call__(self, filters: list[object]) -> Iterable[object]:

@@ -82,9 +82,9 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a collection as a table."""
-        from pyspark_diff.data_source.scan import Scan
+        from pyspark_diff.data_source.scan import CollectionScan
 
-        return Scan.planned(self.options, self._pin, schema)
+        return CollectionScan.planned(self.options, self._pin, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a collection's changes as a stream."""

@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_diff.data_source.changes import changes_in
-from pyspark_diff.data_source.opened import READ, Collection, Held, Rows, shape_of
+from pyspark_diff.data_source.opened import READ, Held, OpenedCollection, Rows, shape_of
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace.batch import Batch
@@ -47,7 +47,7 @@ _NOTHING = {"commit": -1, "upper": _FIRST, "program": "", "store": ""}
 
 
 @dataclass(frozen=True)
-class Interval(InputPartition):
+class BucketInterval(InputPartition):
     """The parts of a bucket at the later and at the earlier commit."""
 
     rows: Rows
@@ -152,7 +152,7 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes in a bucket."""
-        assert isinstance(partition, Interval)
+        assert isinstance(partition, BucketInterval)
         rows = partition.rows
         with rows.opened([*partition.new, *partition.old]) as batches:
             new, old = batches[:len(partition.new)], batches[len(partition.new):]
@@ -189,8 +189,8 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 except NotReadableError:
                     del self._holds[number]
 
-    def _collection(self, number: int | None) -> Collection:
-        collection = Collection(self._options, number)
+    def _collection(self, number: int | None) -> OpenedCollection:
+        collection = OpenedCollection(self._options, number)
         number = collection.commit.number
         before = self._holds.get(number)
         self._holds[number] = collection.hold
@@ -202,7 +202,7 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset_of(self._collection(number))
 
 
-def _offset_of(collection: Collection) -> dict[str, Any]:
+def _offset_of(collection: OpenedCollection) -> dict[str, Any]:
     upper = collection.kept.arrangement.trace.upper.bound
     return {
         "commit": collection.commit.number,
@@ -213,7 +213,7 @@ def _offset_of(collection: Collection) -> dict[str, Any]:
 
 
 def _intervals(
-    new: Collection, shape: str, batches: Sequence[Batch], old: Collection | None,
+    new: OpenedCollection, shape: str, batches: Sequence[Batch], old: OpenedCollection | None,
     before: Sequence[Batch],
     times: tuple[int, int], floor: int | None,
 ) -> list[InputPartition]:
@@ -229,5 +229,7 @@ def _intervals(
             for side in (now, then)
         )
         if new_parts or old_parts:
-            partitions.append(Interval(rows, new_parts, old_parts, times[0], times[1] - 1, floor))
+            partitions.append(
+                BucketInterval(rows, new_parts, old_parts, times[0], times[1] - 1, floor)
+            )
     return partitions

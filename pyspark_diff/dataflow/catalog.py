@@ -14,7 +14,7 @@ from pyspark_diff.spark.schema import TimeType
 from pyspark_diff.times import Antichain
 
 
-class Entry(NamedTuple):
+class ArrangementEntry(NamedTuple):
     """A row of the list: an arrangement."""
 
     name: str
@@ -45,11 +45,11 @@ def schema(time_type: TimeType, structs: T.StructType | None) -> T.StructType:
     times = dict.fromkeys(("lower", "upper", "since"), kind)
     return T.StructType([
         T.StructField(name, {**kinds, **times}.get(name, T.StringType()))
-        for name in Entry._fields
+        for name in ArrangementEntry._fields
     ])
 
 
-def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
+def entries(graph: Graph, state: State, time_type: TimeType) -> list[ArrangementEntry]:
     """All arrangements of a graph, in the order in which a step updates them."""
     listed = []
     for node in graph.nodes:
@@ -67,7 +67,7 @@ def entries(graph: Graph, state: State, time_type: TimeType) -> list[Entry]:
             readers.append(_name(graph, node))
         if node in graph.sinks:
             readers.append("at, to_df")
-        listed.append(Entry(
+        listed.append(ArrangementEntry(
             _name(graph, node), ", ".join(node.key), trace.rows, len(trace.batches), trace.size,
             lower, upper, since, readers,
         ))
@@ -97,9 +97,9 @@ def _name(graph: Graph, node: Node) -> str:
     return f"{graph.program.name(node)}({', '.join(inputs)})"
 
 
-def as_text(listed: Sequence[Entry]) -> str:
+def as_text(listed: Sequence[ArrangementEntry]) -> str:
     """The list as a printed table."""
-    head = list(Entry._fields)
+    head = list(ArrangementEntry._fields)
     lines = [
         [", ".join(map(str, v)) if isinstance(v, list) else "complete" if v is None else
          f"{v:,}" if isinstance(v, int) and name in ("rows", "bytes") else str(v)

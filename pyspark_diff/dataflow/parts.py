@@ -47,7 +47,7 @@ from pyspark_diff.trace.storage import Storage, StoreFiles
 STEPS = 50
 
 
-class Parts(ABC):
+class DataflowState(ABC):
     """The attributes of a dataflow; it holds state. Subclasses add the methods."""
 
     def __init__(

@@ -17,14 +17,7 @@ from pyspark_diff.trace.storage import put_in_place
 
 
 class StepCosts(NamedTuple):
-    """Operators with their costs in a step.
-
-    Parameters
-    ----------
-    step : int
-    seconds : float
-    operators : sequence of Operator
-    """
+    """Operators with their costs in a step."""
 
     step: int
     seconds: float

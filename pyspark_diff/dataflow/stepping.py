@@ -18,7 +18,7 @@ from pyspark_diff.dataflow.background import EVERY, RunningStep
 from pyspark_diff.dataflow.blame import Blame, Watched
 from pyspark_diff.dataflow.input_session import Discarded
 from pyspark_diff.dataflow.inputs import constant_arrival
-from pyspark_diff.dataflow.parts import Parts
+from pyspark_diff.dataflow.parts import DataflowState
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth
@@ -53,7 +53,7 @@ UNRELATED = (
 )
 
 
-class SteppingMethods(Parts):
+class SteppingMethods(DataflowState):
     """Steps, and discarding of updates."""
 
     @property

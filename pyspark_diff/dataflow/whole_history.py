@@ -36,13 +36,7 @@ class WholeHistory(NamedTuple):
 
 
 def whole_history(graph: Graph, time_type: TimeType) -> WholeHistory:
-    """The frames of a graph's inputs as arrivals, and its constants at the first time.
-
-    Parameters
-    ----------
-    graph : Graph
-    time_type : TimeType
-    """
+    """The frames of a graph's inputs as arrivals, and its constants at the first time."""
     inputs = [node for node in graph.nodes if isinstance(node, Input)]
     state = State(dict.fromkeys(graph.nodes, Antichain([BEGINNING])), {}, {}, {})
     arrivals: dict[Node, tuple[Arrival, ...]] = {}

@@ -26,7 +26,7 @@ from pyspark_diff.engine.rewind import Rewindable
 from pyspark_diff.engine.state import StepSettings
 from pyspark_diff.operators.contract import ReplayKernel
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
-from pyspark_diff.runners.view import View
+from pyspark_diff.runners.view import ArrangementView
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.batch import Batch, Paths
 from pyspark_diff.trace.spine import Trace
@@ -48,7 +48,9 @@ class Compaction:
     settings: StepSettings
     rewindable: Rewindable = Rewindable()
 
-    def view(self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain) -> View:
+    def view(
+        self, node: Arranged, trace: Trace, lower: Antichain, upper: Antichain
+    ) -> ArrangementView:
         """The files of an arrangement for a reader that goes from lower to upper."""
         old: list[Batch] = []
         new: list[Batch] = []
@@ -68,7 +70,7 @@ class Compaction:
             else:
                 both.append(batch)
         form = self.graph.form(node)
-        return View(
+        return ArrangementView(
             form.layout,
             form.stored,
             Paths(old),

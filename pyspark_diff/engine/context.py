@@ -37,7 +37,7 @@ from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.stop import Stop
-from pyspark_diff.runners.view import View
+from pyspark_diff.runners.view import ArrangementView
 from pyspark_diff.runners.work import (
     BucketResult,
     Merge,
@@ -270,7 +270,7 @@ class StepContext:
         return self.traces.get(node) or Trace(lower, lower, lower)
 
     def read_of(
-        self, node: Reader, views: tuple[View, ...], lower: Antichain, upper: Antichain
+        self, node: Reader, views: tuple[ArrangementView, ...], lower: Antichain, upper: Antichain
     ) -> Read:
         """The work of a reader on some views of its arrangements."""
         names = node.schema.names

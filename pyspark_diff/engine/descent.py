@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pyspark_diff.engine.oscillation import HELD_ROWS
 from pyspark_diff.kernels import buffers
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.spark.schema import Schema
 
 #: The factor of the rounding error, with room for the error of its own computation.
@@ -61,7 +61,7 @@ class Descent:
         #: The first record without the column, and its value, by the record's hash and time.
         self._first: dict[tuple[int, int], tuple[list[Any], float]] = {}
 
-    def takes(self, iteration: int, schema: Schema, updates: Updates) -> bool:
+    def takes(self, iteration: int, schema: Schema, updates: UpdateChunk) -> bool:
         """Add the feedback after one more iteration; returns whether a value has fallen too far.
 
         Parameters
@@ -69,7 +69,7 @@ class Descent:
         iteration : int
         schema : Schema
             The schema of the variable.
-        updates : Updates
+        updates : UpdateChunk
             Consolidated feedback.
         """
         # At the first time there are no earlier updates, so insertions are the present records.

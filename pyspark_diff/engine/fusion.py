@@ -17,7 +17,7 @@ from typing import Callable, Container, Iterable, Mapping, Sequence
 from pyspark_diff.engine.graph import SOURCES, Graph
 from pyspark_diff.operators.node import Arranged, Keyed, Node, Reader
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.fused import Fused, Reading, Taking
+from pyspark_diff.runners.fused import Fused, FusedReader, Taking
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Work
@@ -105,7 +105,7 @@ class Fusion:
             self._outputs.append((rows, node, number))
             visits.emitted[node] = (Feed(rows),)
 
-    def _reading(self, visits: Visits, node: Reader) -> Reading | None:
+    def _reading(self, visits: Visits, node: Reader) -> FusedReader | None:
         if node.kernel.by_time:
             return None  # records that fall due are in other buckets too
         writers = visits.writers
@@ -113,7 +113,7 @@ class Fusion:
         if not places or not all(s in writers or visits.is_final(s) for s in node.arranged):
             return None
         read = visits.read_of(node, writers)
-        return None if read is None else Reading(read, places)
+        return None if read is None else FusedReader(read, places)
 
     def _taking(self, visits: Visits, node: Keyed) -> Taking | None:
         feeds = self._graph.feeds(node.inputs[0], visits.emitted, visits.min_depth)
@@ -197,7 +197,7 @@ class Job:
     def read(self, number: int, bucket: int) -> Read:
         """The work of a reader in a bucket."""
         reading = self._fused[number - 1]
-        if not isinstance(reading, Reading):
+        if not isinstance(reading, FusedReader):
             raise TypeError(f"{reading!r} reads no arrangement")
         nothing = BucketResult(bucket, (), Given(), 0, 0)
         results_by_operator = [results.get(bucket, nothing) for results in self._results]

@@ -32,7 +32,7 @@ from pyspark_diff.operators.node import (
     Shared,
 )
 from pyspark_diff.runners.feed import Feed
-from pyspark_diff.runners.work import Output
+from pyspark_diff.runners.work import OutputForm
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain, meet_all
 
@@ -96,7 +96,7 @@ class Form:
         return self.node.schema.only(name for name in names if name in self.wanted)
 
     @cached_property
-    def output(self) -> Output:
+    def output(self) -> OutputForm:
         """The form of an operator's output: the columns with a reader."""
         node, names = self.node, self.node.schema.names
         positions = tuple(i for i, name in enumerate(names) if name in self.wanted)
@@ -105,7 +105,7 @@ class Form:
             isinstance(node, Reader) and isinstance(node.kernel, BilinearKernel)
         )
         wanted = [names[i] for i in positions]
-        return Output(node.schema.arrow(wanted), positions, node.time_type.arrow, pruned=pruned)
+        return OutputForm(node.schema.arrow(wanted), positions, node.time_type.arrow, pruned=pruned)
 
     @cached_property
     def table(self) -> pa.Schema:

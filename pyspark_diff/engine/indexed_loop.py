@@ -27,7 +27,7 @@ from pyspark_diff.kernels.indexed_replay import replay_new, visits
 from pyspark_diff.kernels.key_index import MOST, PAST, READ, TOP, KeyIndex
 from pyspark_diff.kernels.key_ranges import shards_of
 from pyspark_diff.kernels.key_replay import BOTH
-from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat
 from pyspark_diff.operators.join import JoinKernel
 from pyspark_diff.operators.linear import Negate
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Variable
@@ -56,7 +56,7 @@ from pyspark_diff.runners.numbers import (
 )
 from pyspark_diff.runners.pieces import ROW_BYTES
 from pyspark_diff.runners.threads import Team
-from pyspark_diff.runners.view import View, opened
+from pyspark_diff.runners.view import ArrangementView, opened
 from pyspark_diff.runners.work import opened_by, opened_together, write_files
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import Antichain, Coordinate
@@ -84,10 +84,10 @@ class LoopOwner(Protocol):
     upper: Antichain
     stalls: Stalls
 
-    def outer(self, node: Arranged) -> View:
+    def outer(self, node: Arranged) -> ArrangementView:
         """The view of an arrangement outside of all loops."""
 
-    def present_view(self, node: Arranged) -> View:
+    def present_view(self, node: Arranged) -> ArrangementView:
         """The view of an arrangement outside of all loops, or of the loop before the step."""
 
     def log_progress(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
@@ -102,14 +102,7 @@ _TOO_MUCH = "the indices exceed the memory of a step"
 
 
 class IndexedLoop:
-    """The run of one loop in one step.
-
-    Parameters
-    ----------
-    owner : LoopOwner
-    subgraph : Subgraph
-    plan : Planned
-    """
+    """The run of one loop in one step."""
 
     def __init__(self, owner: LoopOwner, subgraph: Subgraph, plan: Planned):
         self._owner, self._subgraph, self._plan = owner, subgraph, plan
@@ -512,7 +505,7 @@ class IndexedLoop:
         ]
         shards = range(len(self._shards))
 
-        def sealed_part(part: tuple[int, int]) -> Updates:
+        def sealed_part(part: tuple[int, int]) -> UpdateChunk:
             number, shard = part
             node, parts = batches[number]
             layout = self._graph.form(node).layout

@@ -70,12 +70,7 @@ class StepJobs:
 
 
 class Live:
-    """The jobs of one dataflow, step by step.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    """
+    """The jobs of one dataflow, step by step."""
 
     def __init__(self, spark: SparkSession):
         self._spark = spark

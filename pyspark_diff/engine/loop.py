@@ -49,7 +49,7 @@ from pyspark_diff.fallbacks import INTEGERS, fall_back
 from pyspark_diff.runners.numbers import Unfit
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.read import Read
-from pyspark_diff.runners.view import View
+from pyspark_diff.runners.view import ArrangementView
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 
@@ -102,7 +102,7 @@ class Iteration:
         #: The times when the outermost loop began, and of its last line of log.
         self._began = self._logged = time.monotonic()
         #: Views of arrangements outside of all loops, in this step.
-        self._outside: dict[Node, View] = {}
+        self._outside: dict[Node, ArrangementView] = {}
 
     def run(self) -> None:
         """Run the loop to its fixed point."""
@@ -359,23 +359,23 @@ class Iteration:
             )
         return bool(self._feeds(node, at))
 
-    def outer(self, node: Arranged) -> View:
+    def outer(self, node: Arranged) -> ArrangementView:
         """The view of an arrangement outside of all loops, which does not change while they run."""
         if node not in self._outside:
             trace = self.step.traces[node]
             self._outside[node] = self.step.compaction.view(node, trace, self.lower, self.upper)
         return self._outside[node]
 
-    def inner(self, node: Arranged) -> View:
+    def inner(self, node: Arranged) -> ArrangementView:
         """The present view of an arrangement of the loop."""
         lower = self._lowers[node]
         return self.step.compaction.view(node, self.step.trace(node, lower), lower, self.upper)
 
-    def present_view(self, node: Arranged) -> View:
+    def present_view(self, node: Arranged) -> ArrangementView:
         """The present view of an arrangement, inside or outside of the loop."""
         return self.outer(node) if node.loop is None else self.inner(node)
 
-    def _view(self, node: Arranged, at: Coordinate, visited: bool = True) -> View:
+    def _view(self, node: Arranged, at: Coordinate, visited: bool = True) -> ArrangementView:
         """The view of an arrangement for its readers at a coordinate, or before its visit there."""
         first = not any(at[node.depth:])
         if node.loop is None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pyspark_diff.kernels.consolidate import PairCodes
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, empty, one_or_all
+from pyspark_diff.kernels.updates import Int64, PerRow, UpdateChunk, empty, one_or_all
 from pyspark_diff.runners.numbers import added_up
 
 #: From the first number on, the updates of one coordinate become a batch of their own: sorting the
@@ -56,7 +56,7 @@ def batches_of(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]
     return batches
 
 
-def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
+def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> UpdateChunk:
     """The updates of an arrangement at some coordinates, in order."""
     if len(parts) == 1:
         at, rows_at = parts[0]
@@ -80,7 +80,7 @@ def sealed(parts: Sequence[tuple[int, Sorted]], layout: Layout) -> Updates:
             codes = one_or_all(codes)
     if not keys.size:
         return empty()
-    updates = Updates(keys, None, one_or_all(times), one_or_all(diffs), coordinate=codes)
+    updates = UpdateChunk(keys, None, one_or_all(times), one_or_all(diffs), coordinate=codes)
     if layout.value is None:
         return updates
     return replace(updates, val64=values, ordering=layout.value.ordering)

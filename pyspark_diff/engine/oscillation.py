@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark_diff.errors import UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import as_int64, from_int64
-from pyspark_diff.kernels.updates import Updates, concat, joined
+from pyspark_diff.kernels.updates import UpdateChunk, concat, joined
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
@@ -32,7 +32,7 @@ HELD_ROWS = 100_000
 Round = Sequence[tuple[Variable, pa.Table]]
 
 
-def consolidated(schema: Schema, table: pa.Table) -> Updates:
+def consolidated(schema: Schema, table: pa.Table) -> UpdateChunk:
     """The consolidated updates of a table."""
     records = [joined([table[name]]) for name in schema.names]
     times = as_int64(joined([table[TIME]])).to_numpy()
@@ -72,16 +72,12 @@ class Oscillation:
         self._period = 0
         self._rounds: list[Round] = []
 
-    def takes(self, went: Round) -> tuple[int, Variable, Updates] | None:
+    def takes(self, went: Round) -> tuple[int, Variable, UpdateChunk] | None:
         """Add the feedback after one more iteration.
-
-        Parameters
-        ----------
-        went : sequence of (Variable, pyarrow.Table)
 
         Returns
         -------
-        tuple of int, Variable and Updates, or None
+        tuple of int, Variable and UpdateChunk, or None
             A period that has just ended, and updates of a variable that oscillates.
         """
         try:
@@ -121,10 +117,10 @@ def _digest(schema: Schema, table: pa.Table) -> int:
     return int((mixed * diffs.view(np.uint64)).sum(dtype=np.uint64))
 
 
-def _swings(rounds: Sequence[Round]) -> tuple[Variable, Updates] | None:
+def _swings(rounds: Sequence[Round]) -> tuple[Variable, UpdateChunk] | None:
     """A variable and some of its updates, if the updates of all rounds cancel out."""
-    swing: tuple[Variable, Updates] | None = None
-    parts: dict[Variable, list[Updates]] = {}
+    swing: tuple[Variable, UpdateChunk] | None = None
+    parts: dict[Variable, list[UpdateChunk]] = {}
     for went in rounds:
         for variable, table in went:
             updates = consolidated(variable.schema, table)

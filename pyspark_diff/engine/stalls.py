@@ -21,10 +21,10 @@ from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.coordinates import unpack
 from pyspark_diff.kernels.key_ranges import keys_at_least
-from pyspark_diff.kernels.updates import Updates, concat, empty, spread
+from pyspark_diff.kernels.updates import UpdateChunk, concat, empty, spread
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.operators.node import Arranged, LoopScope, Reader
-from pyspark_diff.runners.view import View, opened
+from pyspark_diff.runners.view import ArrangementView, opened
 from pyspark_diff.times import Coordinate
 from pyspark_diff.trace import storage
 
@@ -39,12 +39,7 @@ _ADVICE = (
 
 
 class Stalls:
-    """Checks that the loops of a step reach a fixed point. It holds state for each running loop.
-
-    Parameters
-    ----------
-    step : StepContext
-    """
+    """Checks that the loops of a step reach a fixed point. It holds state for each running loop."""
 
     def __init__(self, step: StepContext):
         self._step = step
@@ -84,7 +79,7 @@ class Stalls:
             feedback.append((node, table))
 
     def check(
-        self, subgraph: Subgraph, at: Coordinate, view_of: Callable[[Arranged], View]
+        self, subgraph: Subgraph, at: Coordinate, view_of: Callable[[Arranged], ArrangementView]
     ) -> None:
         """Check the feedback after an iteration.
 
@@ -146,8 +141,8 @@ class Stalls:
         )
 
     def _is_endless(
-        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: Updates,
-        view_of: Callable[[Arranged], View],
+        self, subgraph: Subgraph, at: Coordinate, node: Variable, updates: UpdateChunk,
+        view_of: Callable[[Arranged], ArrangementView],
     ) -> bool:
         """Whether a loop with more iterations than keys has no fixed point."""
         loop = subgraph.loop
@@ -169,7 +164,7 @@ class Stalls:
             subgraph, at, falls.since
         )
 
-    def _keys_of(self, subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> int:
+    def _keys_of(self, subgraph: Subgraph, view_of: Callable[[Arranged], ArrangementView]) -> int:
         """The number of keys, at any time, in the collections that a loop reads from outside. Above
         the limit of iterations this limit suffices, and the count reads few rows."""
         loop = subgraph.loop
@@ -181,7 +176,7 @@ class Stalls:
             most = count = loop.max_iterations
             fewest = (max((keys_at_least(p.key64, most) for p in b), default=0) for b in buckets)
             if sum(fewest) < most:
-                keys = ([Updates(p.key64, p.columns, 0, 1) for p in files] for files in buckets)
+                keys = ([UpdateChunk(p.key64, p.columns, 0, 1) for p in files] for files in buckets)
                 count = sum(len(consolidate(concat(parts)).updates) for parts in keys)
             self._keys[loop] = count
         return self._keys[loop]
@@ -212,7 +207,9 @@ def inside(at: Coordinate) -> str:
     return f" of iteration {at[:-1]} around it" if len(at) > 1 else ""
 
 
-def _from_outside(subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> list[View]:
+def _from_outside(
+    subgraph: Subgraph, view_of: Callable[[Arranged], ArrangementView]
+) -> list[ArrangementView]:
     """The collections that a loop reads from outside."""
     sources = dict.fromkeys(
         source for node in subgraph.items if isinstance(node, Reader)
@@ -221,11 +218,11 @@ def _from_outside(subgraph: Subgraph, view_of: Callable[[Arranged], View]) -> li
     return [view_of(source) for source in sources]
 
 
-def _buckets(view: View) -> list[int]:
+def _buckets(view: ArrangementView) -> list[int]:
     return sorted({*view.old, *view.new, *view.both, *view.earlier})
 
 
-def _shown(node: Variable, updates: Updates) -> str:
+def _shown(node: Variable, updates: UpdateChunk) -> str:
     """The first updates, for a message."""
     few = updates.between(0, min(len(updates), SHOWN))
     # At most SHOWN rows.

@@ -92,14 +92,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Shown:
-    """Updates that a consumer received at times that are not complete everywhere.
-
-    Parameters
-    ----------
-    node : Inspect
-    at : Coordinate
-    table : pyarrow.Table
-    """
+    """Updates that a consumer received at times that are not complete everywhere."""
 
     node: Inspect
     at: Coordinate

@@ -49,7 +49,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class AggregateColumn:
     """One aggregate of `agg`.
 
     Parameters
@@ -77,7 +77,7 @@ def parse_aggregates(
     template: DataFrame,
     keys: Sequence[Column | str],
     exprs: Mapping[str, str] | Sequence[Column | Mapping[str, str]],
-) -> list[Aggregate]:
+) -> list[AggregateColumn]:
     """The aggregates of `template.groupBy(*keys).agg(*exprs)`.
 
     Parameters
@@ -91,7 +91,7 @@ def parse_aggregates(
 
     Returns
     -------
-    list of Aggregate
+    list of AggregateColumn
         The aggregates in the order of PySpark's columns, which may differ from that of a dict.
 
     Raises
@@ -213,7 +213,7 @@ class Combined:
 
         return with_calls_replaced(column, replacement)
 
-    def aggregates(self) -> list[Aggregate]:
+    def aggregates(self) -> list[AggregateColumn]:
         """The aggregates to compute, under generated names."""
         if not self._calls:
             # A group has a row also without aggregates of its records.
@@ -277,7 +277,7 @@ def _last(frame: DataFrame, n: int) -> T.StructType:
     return T.StructType(frame.schema.fields[-n:])
 
 
-def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> Aggregate:
+def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> AggregateColumn:
     function, arguments = FUNCTIONS[call.name], call.arguments
     if function.constants and function.arity is not None:
         constants = arguments[function.arity:]
@@ -298,10 +298,10 @@ def _aggregate(template: DataFrame, call: ColumnCall, field: T.StructField) -> A
             counts = call.filter & counts
         arguments = (arguments[0], F.when(counts, True))
     distinct = (call.distinct or function.counts_once) and function.can_be_distinct
-    return Aggregate(function, arguments, distinct, field.name, field.dataType)
+    return AggregateColumn(function, arguments, distinct, field.name, field.dataType)
 
 
-def _of_one_record(aggregates: list[Aggregate]) -> list[Aggregate]:
+def _of_one_record(aggregates: list[AggregateColumn]) -> list[AggregateColumn]:
     """The aggregates, in which all functions of any record take the same record, by the order of
     their arguments."""
     values = {

@@ -69,7 +69,7 @@ def _refuse_unstable(unstable: Sequence[str]) -> None:
         )
 
 
-def check_own_values(frame: DataFrame) -> jvm.Plan:
+def check_own_values(frame: DataFrame) -> jvm.AnalysedPlan:
     """Refuse expressions whose value depends on more than their row.
 
     Spark binds session variables and subqueries anew for each query, so one collection would mix

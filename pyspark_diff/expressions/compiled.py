@@ -102,7 +102,7 @@ def _reads_zone(formula: ArrowExpression) -> bool:
     return zoned and times or any(map(_reads_zone, formula.arguments))
 
 
-class _Unknown(Exception):
+class _NoFormula(Exception):
     """There is no formula for the expression."""
 
 
@@ -151,7 +151,7 @@ def compiled(
     try:
         compiler = _Compiler(inputs, ansi, qualified or {}, any_case, zone in _UTC)
         result = compiler.compiled(tree)
-    except (_Unknown, UnsupportedTypeError):
+    except (_NoFormula, UnsupportedTypeError):
         return None
     if isinstance(result.formula, ArrowConstant) and (result.kind == _NULL or _is_interval(result)):
         return None
@@ -191,22 +191,22 @@ class _Compiler:
             self._check_zone([value.kind, tree.kind] if value.kind != tree.kind else [])
             return replace(_cast(value, tree.kind), written=False)
         if tree.name not in _RULES:
-            raise _Unknown
+            raise _NoFormula
         arguments = [self.compiled(argument) for argument in tree.arguments]
         result = _RULES[tree.name](tree.name, arguments)
         if tree.name in _ZONED:
             self._check_zone([result.kind, *(argument.kind for argument in arguments)])
         if isinstance(result.formula, Apply) and result.formula.function in CHECKED:
             if not self._ansi:
-                raise _Unknown
+                raise _NoFormula
         if not result.formula.columns:
             # Spark folds it into a constant, and does not evaluate it without rows.
-            raise _Unknown
+            raise _NoFormula
         return result
 
     def _check_zone(self, kinds: Sequence[T.DataType]) -> None:
         if _INSTANT in kinds and not self._utc:
-            raise _Unknown
+            raise _NoFormula
 
     def _field(self, named: Attribute) -> T.StructField:
         alias, name = named.qualifier, named.name
@@ -214,7 +214,7 @@ class _Compiler:
         if field is None:
             field = self._lowered.get((alias and alias.lower(), name.lower()))
         if field is None or _PADDED in (field.metadata or {}):
-            raise _Unknown
+            raise _NoFormula
         return field
 
 
@@ -247,7 +247,7 @@ def _shifted(
         value, by = by, value
     content = by.formula.content if isinstance(by.formula, ArrowConstant) else None
     if name not in ("+", "-") or content is None or value.kind not in (_INSTANT, _MOMENT):
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, [value, by], value.kind)
 
 
@@ -269,7 +269,7 @@ def _decimal_arithmetic(
         return _apply(name, [a, b], T.DecimalType(digits, scale))
     places = max(_MOST - (digits - scale), min(scale, _KEPT))
     if scale > places or digits > _MOST_IN_ARROW:
-        raise _Unknown
+        raise _NoFormula
     kind = T.DecimalType(_MOST, scale)
     wide = [
         Apply("cast", (value.formula,), pa.decimal256(k.precision, k.scale))
@@ -285,7 +285,7 @@ def _as_decimal(value: CompiledExpression) -> CompiledExpression:
     if isinstance(value.kind, T.DecimalType):
         return value
     if value.kind not in _INTEGERS:
-        raise _Unknown
+        raise _NoFormula
     digits = _DIGITS[value.kind]
     formula = value.formula
     if value.written and isinstance(formula, ArrowConstant) and formula.content is not None:
@@ -299,7 +299,7 @@ def _sign(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpress
     if not isinstance(kind, T.DecimalType):
         kind = _widest(arguments)
     elif kind.precision > _SIGNED:
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, arguments, kind)
 
 
@@ -314,7 +314,7 @@ def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
     if name == "%" and by == -1:
         by = 1
     if by is None or by in (0, -1) or isinstance(by, str) or name == "pmod" and by < 0:
-        raise _Unknown
+        raise _NoFormula
     constant = CompiledExpression(ArrowConstant(by, arrow_type(kind)), kind)
     return _apply(name, [_as(value, kind), constant], kind)
 
@@ -326,7 +326,7 @@ def _comparison(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
         arguments = [_as_decimal(a) if a.kind in _INTEGERS else a for a in arguments]
     kind = _common(arguments)
     if not _is_ordered(kind) and kind != _BOOLEAN:
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
 
 
@@ -343,14 +343,14 @@ def _null_test(name: str, arguments: Sequence[CompiledExpression]) -> CompiledEx
 def _choice(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
     if kind not in _ORDERED and not isinstance(kind, _CHOSEN):
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
 
 def _extreme(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
     if not _is_ordered(kind):
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
 
@@ -369,7 +369,7 @@ def _membership(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
     # A literal that needs rounding is no constant any more.
     constant = all(isinstance(a.formula, ArrowConstant) for a in operands[1:])
     if len(operands) < 2 or not constant or not _is_ordered(kind):
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, operands, _BOOLEAN)
 
 
@@ -377,12 +377,12 @@ def _search(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpre
     """Whether a text contains a literal part, or matches a literal pattern."""
     _count(arguments, 2)
     if any(value.kind != _STRING for value in arguments):
-        raise _Unknown
+        raise _NoFormula
     part = arguments[1].formula
     if not isinstance(part, ArrowConstant) or not isinstance(part.content, str):
-        raise _Unknown
+        raise _NoFormula
     if name == "like" and "\\" in part.content:
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, arguments, _BOOLEAN)
 
 
@@ -394,9 +394,9 @@ def _substring(name: str, arguments: Sequence[CompiledExpression]) -> CompiledEx
         isinstance(first, ArrowConstant) and isinstance(first.content, int)
         and isinstance(length, ArrowConstant) and isinstance(length.content, int)
     ):
-        raise _Unknown
+        raise _NoFormula
     if first.content < 1 or length.content < 0:
-        raise _Unknown
+        raise _NoFormula
     begin = first.content - 1
     ends = [ArrowConstant(at, pa.int64()) for at in (begin, begin + length.content)]
     return CompiledExpression(
@@ -412,7 +412,7 @@ def _of_day(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpre
 def _of_time(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
     if arguments[0].kind not in (_INSTANT, _MOMENT):
-        raise _Unknown
+        raise _NoFormula
     return _apply(name, arguments, T.IntegerType())
 
 
@@ -423,12 +423,12 @@ def _truncation(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
     text = written.formula.content if isinstance(written.formula, ArrowConstant) else None
     unit = calendar.UNITS.get(text.lower()) if isinstance(text, str) else None
     if unit is None or name == "trunc" and unit not in calendar.DAYS:
-        raise _Unknown
+        raise _NoFormula
     kind = _DATE if name == "trunc" else _INSTANT
     if name == "trunc":
         value = _as_day(value)
     elif value.kind not in (_INSTANT, _MOMENT):
-        raise _Unknown
+        raise _NoFormula
     constant = CompiledExpression(ArrowConstant(unit, pa.string()), _STRING)
     return _apply("trunc", [value, constant], kind)
 
@@ -438,7 +438,7 @@ def _as_day(value: CompiledExpression) -> CompiledExpression:
     if value.kind == _DATE:
         return value
     if value.kind not in (_INSTANT, _MOMENT) or isinstance(value.formula, ArrowConstant):
-        raise _Unknown
+        raise _NoFormula
     # Unlike a cast, the function `date` may map different values to one.
     return _apply("date", [value], _DATE)
 
@@ -453,10 +453,10 @@ def _cast(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
         value.kind == _BOOLEAN and kind in _INTEGERS
     ):
         if isinstance(value.formula, ArrowConstant):
-            raise _Unknown
+            raise _NoFormula
         return _apply("cast", [value], kind)
     if isinstance(kind, T.DecimalType) and not _holds(kind, value):
-        raise _Unknown
+        raise _NoFormula
     return _as(value, kind)
 
 
@@ -469,7 +469,7 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
     if not _holds(kind, value):
         if isinstance(kind, T.DecimalType) and isinstance(value.kind, T.DecimalType):
             return _fitted(value, kind)
-        raise _Unknown
+        raise _NoFormula
     if isinstance(value.formula, ArrowConstant):
         content = value.formula.content
         if isinstance(kind, T.DecimalType) and content is not None:
@@ -482,7 +482,7 @@ def _fitted(value: CompiledExpression, kind: T.DecimalType) -> CompiledExpressio
     """A decimal with 38 digits: the value is rounded to its scale, and has to fit."""
     assert isinstance(value.kind, T.DecimalType)
     if kind.precision < _MOST:
-        raise _Unknown
+        raise _NoFormula
     scale = max(value.kind.scale, kind.scale)
     # One digit more, as Arrow returns zero if rounding up overflows.
     digits = value.kind.precision - value.kind.scale + scale + 1
@@ -512,7 +512,7 @@ def _is_ordered(kind: T.DataType) -> bool:
 def _widest(values: Sequence[CompiledExpression]) -> T.DataType:
     """The type in which Spark computes with some integers."""
     if not all(value.kind in _INTEGERS for value in values):
-        raise _Unknown
+        raise _NoFormula
     return max((value.kind for value in values), key=_INTEGERS.index)
 
 
@@ -520,7 +520,7 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     """Spark's common type of some values; nulls without a type get the type of the others."""
     typed = [value for value in values if value.kind != _NULL]
     if not typed:
-        raise _Unknown
+        raise _NoFormula
     kinds = [value.kind for value in typed]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]
@@ -533,7 +533,7 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     scale = max(kind.scale for kind in decimals)
     digits = scale + max(kind.precision - kind.scale for kind in decimals)
     if len(decimals) < len(kinds):
-        raise _Unknown
+        raise _NoFormula
     # With more than 38 digits the scale shrinks.
     return T.DecimalType(min(digits, _MOST), max(0, scale - max(0, digits - _MOST)))
 
@@ -541,7 +541,7 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
 def _count(arguments: Sequence[CompiledExpression], expected: int) -> None:
     # A minus may have a single operand, and other functions have defaults.
     if len(arguments) != expected:
-        raise _Unknown
+        raise _NoFormula
 
 
 _RULES: dict[str, Callable[[str, Sequence[CompiledExpression]], CompiledExpression]] = {

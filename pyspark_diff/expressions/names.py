@@ -23,7 +23,7 @@ from pyspark_diff.spark.schema import DIFF, TIME
 COLUMNS = "__columns"
 
 
-class Entry(NamedTuple):
+class ColumnEntry(NamedTuple):
     """One column: the user's alias and name, the column of the node, and its handles.
 
     A key of a join by names has the alias of one side only; ``merged`` has the alias of the other
@@ -67,7 +67,7 @@ class Resolver:
 
     Parameters
     ----------
-    entries : tuple of Entry
+    entries : tuple of ColumnEntry
     sources : tuple of Origin
         After a join, the origin of each column.
     bound : tuple of (str, str)
@@ -78,7 +78,7 @@ class Resolver:
         Whether an expression to evaluate has a star, which takes the data columns only.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ColumnEntry, ...]
     sources: tuple[Origin, ...] = ()
     bound: tuple[tuple[str, str], ...] = ()
     star: Handle | None = None
@@ -87,17 +87,17 @@ class Resolver:
     @classmethod
     def plain(cls, names: Sequence[str]) -> "Resolver":
         """The resolver of columns with unique names, which are also the node's names."""
-        return cls(tuple(Entry(None, name, name) for name in names))
+        return cls(tuple(ColumnEntry(None, name, name) for name in names))
 
     @classmethod
     def with_repeats(cls, names: Sequence[str]) -> "Resolver":
         """The resolver of columns whose names may repeat."""
         counts = Counter(name.lower() for name in names)
-        entries: list[Entry] = []
+        entries: list[ColumnEntry] = []
         for name in names:
             occupied = [entry.internal for entry in entries]
             occupied += [n for n in names if counts[n.lower()] > 1]
-            entries.append(Entry(None, name, unused(name, occupied)))
+            entries.append(ColumnEntry(None, name, unused(name, occupied)))
         return cls(tuple(entries))
 
     @property
@@ -116,11 +116,11 @@ class Resolver:
         columns = [entry.internal for entry in self.entries if entry.visible == name]
         return columns[0] if len(columns) == 1 and name not in self.ambiguous else None
 
-    def entries_of(self, handle: Handle) -> list[Entry]:
+    def entries_of(self, handle: Handle) -> list[ColumnEntry]:
         """The columns of a handle."""
         return [e for e in self.entries if e.lineage is not None and handle in e.lineage]
 
-    def binding(self, by_handle: Mapping[Handle, Entry]) -> "Resolver":
+    def binding(self, by_handle: Mapping[Handle, ColumnEntry]) -> "Resolver":
         """The same columns, with handles by which an expression finds some."""
         pairs = [(handle.text, entry.internal) for handle, entry in by_handle.items()]
         return replace(self, bound=(*self.bound, *pairs))
@@ -177,7 +177,7 @@ class Resolver:
         """The same columns, all under one alias."""
         return Resolver(tuple(e._replace(alias=alias, merged=()) for e in self.entries))
 
-    def restricted(self, entries: Iterable[Entry]) -> "Resolver":
+    def restricted(self, entries: Iterable[ColumnEntry]) -> "Resolver":
         """The resolver of some of the columns."""
         return Resolver(tuple(entries))
 
@@ -213,7 +213,7 @@ class Resolver:
         theirs = [e for e in other.entries if e.internal not in keys]
         own = [{e.lineage.handle for e in s.entries if e.lineage} for s in (self, other)]
         gone = (own[1] - own[0], own[0] - own[1])
-        entries: list[Entry] = []
+        entries: list[ColumnEntry] = []
         sources: list[Origin] = []
         both = Counter(e.visible.lower() for e in (*ours, *theirs))
         reserved = [n for n, count in both.items() if count > 1]
@@ -278,13 +278,13 @@ class Resolver:
                 for entry in self.entries
             ))
         if not replaced:
-            return Resolver((*self.entries, Entry(None, name, name)))
+            return Resolver((*self.entries, ColumnEntry(None, name, name)))
         return Resolver(tuple(
-            Entry(None, name, name) if entry.visible in replaced else entry
+            ColumnEntry(None, name, name) if entry.visible in replaced else entry
             for entry in self.entries
         ))
 
-    def under(self, alias: str) -> list[Entry]:
+    def under(self, alias: str) -> list[ColumnEntry]:
         """The columns of an alias.
 
         Raises

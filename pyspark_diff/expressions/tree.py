@@ -138,7 +138,7 @@ _FIRST_YEAR = 1583
 _DEEPEST = 100
 
 
-class _Unknown(Exception):
+class _NoTree(Exception):
     """The expression has a part that no tree can represent."""
 
 
@@ -172,7 +172,7 @@ def tree_of(column: Column) -> Tree | None:
             nodes = json.loads(text)
             return _classic_tree(iter(nodes)) if _escapes_as_usual(nodes, column) else None
         return _connect_tree(column._expr)
-    except _Unknown:
+    except _NoTree:
         return None
 
 
@@ -189,7 +189,7 @@ def planned_tree(text: str, named: Callable[[str], str | None]) -> Tree | None:
     nodes = json.loads(text)
     try:
         return _classic_tree(iter(nodes), named=named) if _escapes_as_usual(nodes) else None
-    except _Unknown:
+    except _NoTree:
         return None
 
 
@@ -210,14 +210,14 @@ def _classic_tree(
     node = next(nodes)
     kind = node["class"].rpartition(".")[2]
     if depth > _DEEPEST:
-        raise _Unknown
+        raise _NoTree
     children = tuple(
         _classic_tree(nodes, depth + 1, named=named) for _ in range(node["num-children"])
     )
     if named is not None and kind == "AttributeReference":
         name = named(node["name"])
         if name is None:
-            raise _Unknown
+            raise _NoTree
         return Attribute(name)
     if kind == "UnresolvedAttribute":
         return _attribute(node["nameParts"])
@@ -230,7 +230,7 @@ def _classic_tree(
     if kind != "UnresolvedFunction":
         return _call(kind, children)
     if node["isDistinct"] or node.get("filter") or node.get("ignoreNulls"):
-        raise _Unknown
+        raise _NoTree
     # A name of several parts has a comma, so it matches no known function.
     return _call(node["nameParts"][1:-1].lower(), children)
 
@@ -239,7 +239,7 @@ def _connect_tree(node: Any, depth: int = 0) -> Tree:
     # Names of classes, as an installation without Connect cannot import the classes.
     kind = type(node).__name__
     if depth > _DEEPEST:
-        raise _Unknown
+        raise _NoTree
     below = depth + 1
     if kind == "ColumnReference" and node._plan_id is None and not node._is_metadata_column:
         name = node._unparsed_identifier
@@ -258,25 +258,25 @@ def _connect_tree(node: Any, depth: int = 0) -> Tree:
         if isinstance(target, str):
             target = _type(_SHORT.get(target.lower(), target.lower()))
         elif target not in _TYPES.values() and not isinstance(target, T.DecimalType):
-            raise _Unknown
+            raise _NoTree
         return Cast(_connect_tree(node._expr, below), target)
     if kind == "UnresolvedFunction" and not node._is_distinct or kind == "CallFunction":
         return _call(node._name.lower(), tuple(_connect_tree(n, below) for n in node._args))
     if kind == "CaseWhen":
         return _call("case", tuple(_connect_tree(n, below) for n in node.children))
-    raise _Unknown
+    raise _NoTree
 
 
 def _type(name: Any) -> T.DataType:
     if not isinstance(name, str):
-        raise _Unknown
+        raise _NoTree
     digits = _DECIMAL.fullmatch(name)
     if digits:
         return T.DecimalType(int(digits.group(1)), int(digits.group(2)))
     if _INTERVAL.fullmatch(name):
         return T.DayTimeIntervalType()
     if name not in _TYPES:
-        raise _Unknown
+        raise _NoTree
     return _TYPES[name]
 
 
@@ -285,7 +285,7 @@ def _attribute(parts: str) -> Attribute:
     # has to decide by the existing names.
     names = parts[1:-1].split(", ")
     if len(names) > 2:
-        raise _Unknown
+        raise _NoTree
     return Attribute(names[-1], names[0] if len(names) == 2 else None)
 
 
@@ -303,13 +303,13 @@ def _literal(value: Any, kind: T.DataType) -> Literal:
         return Literal(int(value), kind)
     if isinstance(kind, T.DecimalType):
         return Literal(Decimal(value), kind)
-    raise _Unknown
+    raise _NoTree
 
 
 def _day(text: str) -> int:
     match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", text)
     if not match or int(match.group(1)) < _FIRST_YEAR:
-        raise _Unknown
+        raise _NoTree
     return (datetime.date(*map(int, match.groups())) - _EPOCH).days
 
 

@@ -21,7 +21,7 @@ from pyspark_diff.expressions.aggregate_forms import (
     OrderedFunction,
 )
 from pyspark_diff.expressions.aggregate_functions import Percentile
-from pyspark_diff.expressions.aggregates import Aggregate
+from pyspark_diff.expressions.aggregates import AggregateColumn
 from pyspark_diff.expressions.names import unused
 from pyspark_diff.kernels.results import Result
 from pyspark_diff.operators.aggregate import accumulators_of, aggregate, arrange_sums
@@ -98,7 +98,7 @@ class Aggregation:
         #: The numbers of sides and parts that aggregates may share, by their sources.
         self._known: dict[Hashable, int] = {}
 
-    def add(self, wanted: Aggregate, arguments: Sequence[str]) -> None:
+    def add(self, wanted: AggregateColumn, arguments: Sequence[str]) -> None:
         """Add an output column, computed from columns of the source."""
         out, function = T.StructField(wanted.name, wanted.type), wanted.function
         part, name = 0, wanted.name
@@ -221,7 +221,7 @@ class Aggregation:
         return arrange_in_order(values, self._key, order, any_order=True)
 
     def _placed(
-        self, function: CollectedFunction, wanted: Aggregate, arguments: Sequence[str]
+        self, function: CollectedFunction, wanted: AggregateColumn, arguments: Sequence[str]
     ) -> tuple[int, str] | None:
         """The part that is computed from values at places in order, and its column; None if the
         function needs all values."""
@@ -243,7 +243,7 @@ class Aggregation:
         return self._part(side, lambda s: Places(s, value, ((name, quantiles),))), name
 
     def _collected(
-        self, function: CollectedFunction, wanted: Aggregate, arguments: Sequence[str]
+        self, function: CollectedFunction, wanted: AggregateColumn, arguments: Sequence[str]
     ) -> tuple[int, str]:
         """The part that is computed from all values of each group, and its column."""
         values = self._values(arguments, [0])[0]

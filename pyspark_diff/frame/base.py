@@ -23,12 +23,7 @@ FrameT = TypeVar("FrameT", bound="Frame")
 
 
 class Frame:
-    """A collection, wrapped.
-
-    Parameters
-    ----------
-    collection : Collection
-    """
+    """A collection, wrapped."""
 
     def __init__(self, collection: Collection):
         self._collection = collection

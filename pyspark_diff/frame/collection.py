@@ -19,7 +19,7 @@ from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.dataflow.times import time_kind
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.handles import Handle, Owner, handles_in, with_handles_spelled
-from pyspark_diff.expressions.names import Entry, Resolver
+from pyspark_diff.expressions.names import ColumnEntry, Resolver
 from pyspark_diff.operators.cross import Hot
 from pyspark_diff.operators.linear import pick
 from pyspark_diff.operators.node import Input, Node
@@ -182,7 +182,7 @@ class Collection:
             self.check_unambiguous("a star in an expression")
         return replace(source, resolver=replace(source.resolver, spread=True)), spread_out
 
-    def entry_of(self, handle: Handle) -> Entry:
+    def entry_of(self, handle: Handle) -> ColumnEntry:
         """The column of a handle."""
         entries = self.resolver.entries_of(handle)
         if len(entries) > 1:
@@ -195,7 +195,7 @@ class Collection:
         """Some columns, from pairs of the user's name of a column and its new name."""
         internal = [(self.column_name(old, f"for {kind}"), new) for old, new in names]
         entries = [
-            Entry(
+            ColumnEntry(
                 None, new, new,
                 self.resolver.lineage(there) if self.named(new) == self.named(old) else None,
             )

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import check_known, known
 from pyspark_diff.expressions.analysis import unlogged
-from pyspark_diff.expressions.names import Entry, Resolver
+from pyspark_diff.expressions.names import ColumnEntry, Resolver
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.spark.frames import column
@@ -18,7 +18,7 @@ from pyspark_diff.spark.mentions import mentions, names_there
 
 
 def computed_from_aggregates(
-    rows: DataFrame, groups: Collection, keys: Sequence[Entry],
+    rows: DataFrame, groups: Collection, keys: Sequence[ColumnEntry],
     outputs: Sequence[tuple[str, Column]],
 ) -> Collection:
     """The columns of the group, and columns that are computed from aggregates."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Dataflow(BaseDataflow):
+class FrameDataflow(BaseDataflow):
     """A program over collections that is kept up to date, step by step.
 
     It has state: arrangements on disk, and the frontiers of its inputs. Use it as a context

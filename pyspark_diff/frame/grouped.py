@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark_diff.dataflow.coercion import coerce
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import (
-    Aggregate,
+    AggregateColumn,
     Combined,
     fields_of,
     identity,
@@ -125,20 +125,24 @@ class GroupedDiff(Generic[FrameT]):
 
         Notes
         -----
-        Counts, sums, averages and variances are *linear*: a group's state is one row of
-        sums, however many records it has, and a change adds to it. Sums of whole numbers
-        and decimals are exact, and one that does not fit its type is an error. Sums of
-        doubles are kept in pairs of doubles, with a relative error of about 1e-31 an
-        update: a retraction leaves at most that error. With ``exact=True`` a retraction
-        leaves no error, and sums, averages and variances are the nearest double. A sum that
-        leaves the range of doubles is infinite, as in Spark. It is finite again after
-        enough retractions, in any order of the updates; an average divides the sum, so it
-        may be finite where Spark divides infinity. Variances of doubles are computed from
-        such sums: where the mean is more than about 1e13 standard deviations, digits are
-        lost. The same holds for functions of pairs. With ``exact=True`` neither loses
-        digits. Skewness and kurtosis are always exact, with 399 and 663 whole numbers a
-        group. A correlation with a column of equal values divides by zero: an error in ANSI
-        mode, as in Spark, else null.
+        Counts, sums, averages and variances are *linear*: the state of a group is one row of sums,
+        however many records it has, and a change adds to it. Sums of whole numbers and decimals are
+        exact. A sum that does not fit its type is an error.
+
+        Sums of doubles:
+
+        * The state is a pair of doubles, with a relative error of about 1e-31 an update. A
+          retraction leaves at most that error.
+        * With ``exact=True`` a retraction leaves no error, and sums, averages and variances are the
+          nearest double.
+        * A sum beyond the range of doubles is infinite, as in Spark. It is finite again after
+          enough retractions, in any order of the updates. An average divides the sum, so it may be
+          finite when Spark divides infinity.
+        * Variances and functions of pairs lose digits if the mean is more than about 1e13 standard
+          deviations. With ``exact=True`` they lose none.
+        * Skewness and kurtosis are always exact, with 399 and 663 whole numbers a group.
+        * A correlation with a column of equal values divides by zero: an error in ANSI mode, as in
+          Spark, else null.
 
         Minima and maxima keep the values of a group in order, so a change of the largest of ten
         million values costs as much as a change in a small group. Percentiles and medians are
@@ -324,7 +328,7 @@ class GroupedDiff(Generic[FrameT]):
 
     def _evaluated(
         self, collection: Collection, cols: Sequence[str | Column], names: Sequence[str],
-        aggregates: Sequence[Aggregate], others: Sequence[Column] = (),
+        aggregates: Sequence[AggregateColumn], others: Sequence[Column] = (),
     ) -> tuple[Node, list[list[str]]]:
         """The node with the group's columns and all arguments, and the arguments' names."""
         rows = collection.template()
@@ -553,7 +557,7 @@ def _there(count: int) -> int:
     return 1 if count else 0
 
 
-def _with_default(node: Node, aggregates: Sequence[Aggregate], spark: SparkSession) -> Node:
+def _with_default(node: Node, aggregates: Sequence[AggregateColumn], spark: SparkSession) -> Node:
     """The row of all records, or SQL's row for an empty collection."""
     values = [aggregate.function.empty for aggregate in aggregates]
     schema = Schema(without_nullability(node.schema.struct))

@@ -20,7 +20,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.conditions import Condition, parse_condition
 from pyspark_diff.expressions.handles import handles_in, lineage_of
 from pyspark_diff.expressions.intervals import Interval, Overlap
-from pyspark_diff.expressions.names import Entry, Resolver, unused
+from pyspark_diff.expressions.names import ColumnEntry, Resolver, unused
 from pyspark_diff.frame.collection import Collection, Given, none_of, with_frame_handles, two_of
 from pyspark_diff.frame.interval_join import IntervalBounds
 from pyspark_diff.frame.row_wise import filtered, with_keys, with_replaced
@@ -400,7 +400,7 @@ class JoinPlan:
             if self.near is not None:
                 # Its condition uses the aliases l and r and not the user's names.
                 resolver = Resolver(tuple(
-                    Entry("lr"[o.side], o.source, o.internal) for o in resolver.sources
+                    ColumnEntry("lr"[o.side], o.source, o.internal) for o in resolver.sources
                 ))
             for condition in self.residual:
                 matches = filtered(replace(matches, resolver=resolver), condition)

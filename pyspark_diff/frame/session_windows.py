@@ -23,7 +23,7 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.expressions.aggregates import identity
 from pyspark_diff.expressions.check import check_no_sessions, sessions_refused
 from pyspark_diff.expressions.handles import Handle, Lineage, Owner
-from pyspark_diff.expressions.names import Entry, unused
+from pyspark_diff.expressions.names import ColumnEntry, unused
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import computed
 from pyspark_diff.frame.windows import with_windows
@@ -122,6 +122,6 @@ def _with_intervals(
     unchanged = [(name, column(name)) for name in own]
     node = computed(source, "groupBy", [*unchanged, *interval_columns], intervals=True)
     owner = Owner("session", (start, end))
-    entries = [Entry(None, name, name, Lineage(Handle(name, owner))) for name in (start, end)]
+    entries = [ColumnEntry(None, name, name, Lineage(Handle(name, owner))) for name in (start, end)]
     resolver = replace(source.resolver, entries=(*source.resolver.entries, *entries))
     return replace(source, node=node, resolver=resolver), column(start), column(end)

@@ -22,7 +22,7 @@ from pyspark_diff.expressions.aggregates import constants_of, filtered_call, ide
 from pyspark_diff.expressions.analysis import suggesting
 from pyspark_diff.expressions.check import check_no_sessions, check_own_values
 from pyspark_diff.expressions.handles import Handle, Lineage, Owner
-from pyspark_diff.expressions.names import Entry, unused
+from pyspark_diff.expressions.names import ColumnEntry, unused
 from pyspark_diff.frame.collection import Collection
 from pyspark_diff.frame.row_wise import computed, plain_column, row_wise
 from pyspark_diff.kernels import window_functions as kernels
@@ -146,7 +146,7 @@ def _replaced(
     for call, name, kind in zip(calls, results, kinds):
         plan.add(call.mapped(lambda part: columns.get(identity(part), part)), name, kind)
     owner = Owner("window", results)
-    entries = [Entry(None, name, name, Lineage(Handle(name, owner))) for name in results]
+    entries = [ColumnEntry(None, name, name, Lineage(Handle(name, owner))) for name in results]
     resolver = replace(over.resolver, entries=(*over.resolver.entries, *entries))
     return replace(over, node=plan.node(), resolver=resolver), replaced
 

@@ -51,7 +51,9 @@ def bfs(
     Notes
     -----
     The number of rounds is the largest distance; each reached edge is followed once.
+
     One changed edge of 1M between 100k nodes takes about 2 ms on two cores, 1/350 of loading them.
+
     Source: differential-dataflow ``algorithms/graphs/bfs.rs``; McSherry, Murray, Isaacs, Isard,
     "Differential dataflow", CIDR 2013.
 

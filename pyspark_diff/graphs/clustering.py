@@ -54,6 +54,7 @@ def local_clustering(
     Notes
     -----
     One changed edge of 100k between 10k nodes takes about 38 ms on two cores, 1/10 of loading them.
+
     Source: Watts, Strogatz, "Collective dynamics of 'small-world' networks", Nature 393, 1998;
     directed: Iosup and others, "LDBC Graphalytics", VLDB 9(13), 2016.
 

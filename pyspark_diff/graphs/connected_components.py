@@ -42,9 +42,11 @@ def connected_components(
     with longer paths a second loop joins labels of neighbours. So the number of rounds is far below
     the length of a path, and memory grows as n log n with the number of nodes. If the removal of an
     edge splits a component, the cost depends on the nodes whose component changes.
+
     One inserted and one removed edge of 1M between 100k nodes take 9 ms of a core, 1/180 of loading
     them.
     A path of 100k edges loads in about 3 s.
+
     Source: Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected components in MapReduce
     and beyond", SoCC 2014; differential-dataflow ``algorithms/graphs/propagate.rs``.
 

@@ -38,7 +38,9 @@ def degrees(edges: Any, nodes: Any = None, *, src: str = "src", dst: str = "dst"
     Notes
     -----
     A change of one edge updates its two ends, at any number of their edges.
+
     One changed edge of 1M between 100k nodes takes about 3 ms on two cores, 1/110 of loading them.
+
     Source: ``inDegrees``, ``outDegrees`` and ``degrees`` of GraphFrames.
 
     Examples

@@ -69,12 +69,15 @@ def find(
     A term without a direction, and each length of a path, have matches of their own: the program
     has the product of them as branches, at most 64. Two paths between the same nodes share the
     nodes between, as these have the same names. An end without a name is another node in each path:
-    GraphFrames shares the nodes between these, too, and `find` refuses the names. The language is
-    that of GraphFrames 0.12. It also allows ranges of hops next to other terms, and refuses negated
-    paths. The columns ``_pattern`` and ``_direction`` of GraphFrames are left out. For an ``id`` as
-    a key write ``select(F.col("a.id").alias("node"))``.
+    GraphFrames shares the nodes between these, too, and `find` refuses the names.
+
+    The language is that of GraphFrames 0.12. It also allows ranges of hops next to other terms, and
+    refuses negated paths. The columns ``_pattern`` and ``_direction`` of GraphFrames are left out.
+    For an ``id`` as a key write ``select(F.col("a.id").alias("node"))``.
+
     One changed edge of 100k between 10k nodes (the pattern below) takes about 39 ms on two cores,
     1/32 of loading them.
+
     Source: Dave, Jindal, Li, Xin, Gonzalez, Zaharia, "GraphFrames: an integrated API for mixing
     graph and relational queries", GRADES 2016.
 

@@ -38,6 +38,7 @@ def maximal_independent_set(
     neighbour before it is in the set. So the set depends on the graph alone, and on no earlier
     change. The number of rounds is that of the longest path in this order, which is about the
     logarithm of the number of nodes.
+
     Source: Blelloch, Fineman, Shun, "Greedy sequential maximal independent set and matching are
     parallel on average", SPAA 2012.
 

@@ -37,8 +37,10 @@ def k_core(edges: Any, k: int, *, src: str = "src", dst: str = "dst") -> DiffFra
     -----
     A round removes all nodes with fewer than k remaining neighbours. On a path the number of rounds
     is about half the number of nodes.
+
     One changed edge of 1M between 100k nodes (k = 10) takes about 4 ms on two cores, 1/360 of
     loading them.
+
     Source: Seidman, "Network structure and minimum degree", Social Networks 5, 1983.
 
     Examples
@@ -86,6 +88,7 @@ def core_numbers(edges: DiffFrame) -> DiffFrame:
 
     A node starts with its degree. In each round it takes the largest h such that h of its
     neighbours have at least h, until no node changes.
+
     Source: Lü, Zhou, Zhang, Stanley, "The H-index of a network node and its relation to degree and
     coreness", Nature Communications 7, 2016.
 

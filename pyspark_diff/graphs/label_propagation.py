@@ -57,6 +57,7 @@ def label_propagation(
     -----
     One changed edge of 100k between 10k nodes takes about 103 ms on two cores, 1/37 of loading
     them.
+
     Source: Raghavan, Albert, Kumara, "Near linear time algorithm to detect community structures in
     large-scale networks", Physical Review E 76, 2007; `directed`: Iosup and others, "LDBC
     Graphalytics", VLDB 9(13), 2016. In the former, nodes take turns in random order; here all nodes

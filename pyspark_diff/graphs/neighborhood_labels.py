@@ -29,6 +29,7 @@ def neighborhood_labels(
     A node takes the label with the largest sum of weights, and the largest one of several labels.
     The numbers of votes and of common neighbours are whole, so that sums do not depend on their
     order. A node without votes keeps its label.
+
     Source: Xie, Szymanski, "Community detection using a neighborhood strength driven label
     propagation algorithm", IEEE Network Science Workshop 2011; GraphFrames'
     ``neighborhood_aware_cdlp``.

@@ -87,10 +87,10 @@ def parsed(pattern: str) -> Motif:
     """
     if not isinstance(pattern, str):
         raise SchemaError(f"{_EXAMPLE}, and this is a {type(pattern).__name__}")
-    return _Parser(pattern).motif()
+    return _PatternParser(pattern).motif()
 
 
-class _Parser:
+class _PatternParser:
     """A parser of a pattern, with its position as state."""
 
     def __init__(self, pattern: str):

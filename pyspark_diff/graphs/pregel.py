@@ -86,8 +86,10 @@ def pregel(
     Messages are joined with both ends of an edge only if an expression needs both. They are also
     computed for pairs that cancel out, such as a removed edge with the new state of its end. So
     divide by ``F.when(degree > 0, degree)`` if the divisor may be zero without the edge.
+
     One changed edge of 100k between 10k nodes (components) takes about 48 ms on two cores, 1/17 of
     loading them.
+
     Source: Malewicz and others, "Pregel: a system for large-scale graph processing", SIGMOD 2010;
     GraphFrames' ``Pregel`` and ``aggregateMessages``.
 

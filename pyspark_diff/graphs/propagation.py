@@ -89,6 +89,7 @@ def smallest_labels(
 
     A label spreads over one arc in a round. So the number of rounds is the longest path of a
     smallest label: up to the number of nodes on a path, and few on most graphs.
+
     Source: differential-dataflow, ``propagate_at`` of ``algorithms/graphs/propagate.rs``.
 
     The result is right under removals as well. Every round of the loop is a time of its own, so the
@@ -124,6 +125,7 @@ def connected(nodes: DiffFrame, arcs: DiffFrame) -> DiffFrame:
     enough for all nodes, the smaller graph is empty and costs nothing.
 
     A change of an arc changes labels within the limit, and a few nodes of the smaller graph.
+
     Source: Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected components in MapReduce
     and beyond", SoCC 2014 (labels in random order, and contraction).
     """

@@ -38,7 +38,9 @@ def reachability(
     Notes
     -----
     The number of rounds is the largest distance; each reached edge is followed once.
+
     One changed edge of 1M between 100k nodes takes about 2 ms on two cores, 1/220 of loading them.
+
     Source: differential-dataflow ``algorithms/graphs``; McSherry, Murray, Isaacs, Isard,
     "Differential dataflow", CIDR 2013.
 

@@ -79,7 +79,9 @@ def shortest_paths(
     The number of rounds is the largest number of edges of a shortest path. An edge is followed
     again whenever the loop finds a shorter path with more edges to its start. With ``per_source``
     all of this happens for each source.
+
     One changed edge of 1M between 100k nodes takes about 21 ms on two cores, 1/150 of loading them.
+
     Source: Bellman, "On a routing problem", Quarterly of Applied Mathematics 16, 1958.
 
     Examples

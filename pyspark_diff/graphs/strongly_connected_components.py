@@ -52,12 +52,15 @@ def strongly_connected_components(
 
     A second pass processes the rest, components that are connected by edges in one direction. Two
     nested loops process the remaining edges until no edge is removed: then each connected part has
-    one label. On most graphs nothing remains for them. A round of a nested loop costs some ten
-    times as much as any other round, and the outer loop has as many rounds as there are components
-    in a chain. Memory grows as n log n with the number of nodes, and the number of rounds with the
-    longest of the shortest paths within a component. A step with more than 10,000 rounds fails with
-    a `StalledError`.
+    one label. On most graphs nothing remains for them.
+
+    A round of a nested loop costs some ten times as much as any other round, and the outer loop has
+    as many rounds as there are components in a chain. Memory grows as n log n with the number of
+    nodes, and the number of rounds with the longest of the shortest paths within a component. A
+    step with more than 10,000 rounds fails with a `StalledError`.
+
     One changed edge of 1M between 100k nodes takes about 15 ms on two cores, 1/140 of loading them.
+
     Source: trimming and the labels of both directions: Slota, Rajamanickam, Madduri, "BFS and
     coloring-based parallel algorithms for strongly connected components and related problems",
     IPDPS 2014; Orzan, "On distributed verification and verified distribution", 2004; the nested

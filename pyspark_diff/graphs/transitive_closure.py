@@ -33,7 +33,9 @@ def transitive_closure(edges: Any, *, src: str = "src", dst: str = "dst") -> Dif
     A round extends all paths by one edge. So the number of rounds is the length of the longest
     shortest path, and the result may have as many pairs as the square of the number of nodes. For a
     few nodes, use `reachability`.
+
     One changed edge of 8k between 10k nodes takes about 41 ms on two cores, 1/14 of loading them.
+
     Source: Bancilhon, Ramakrishnan, "An amateur's introduction to recursive query processing
     strategies", SIGMOD 1986.
 

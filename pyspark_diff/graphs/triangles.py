@@ -34,7 +34,9 @@ def triangles(edges: Any, *, src: str = "src", dst: str = "dst") -> DiffFrame:
     The program joins paths of two edges, from smaller to larger nodes, with the edge that closes
     them. The paths are state, and a node with p smaller and q larger neighbours is in the middle of
     p times q paths.
+
     One changed edge of 100k between 10k nodes takes about 6 ms on two cores, 1/47 of loading them.
+
     Source: Cohen, "Graph twiddling in a MapReduce world", Computing in Science & Engineering 11,
     2009.
 

@@ -206,10 +206,6 @@ class FloatProducts(Accumulator):
 @dataclass(frozen=True)
 class ExactPowers(Accumulator):
     """Powers of finite values as digits of 32 bits, starting at the power of the smallest double.
-
-    Parameters
-    ----------
-    power : int
     """
 
     power: int = 2

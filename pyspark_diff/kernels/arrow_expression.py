@@ -117,13 +117,7 @@ class Field:
 
 @dataclass(frozen=True)
 class ArrowConstant:
-    """The same value in each row: an int, Decimal, bool or str, or None.
-
-    Parameters
-    ----------
-    content : int, Decimal, bool, str or None
-    kind : pyarrow.DataType
-    """
+    """The same value in each row: an int, Decimal, bool or str, or None."""
 
     content: int | Decimal | bool | str | None
     kind: pa.DataType

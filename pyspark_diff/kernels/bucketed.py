@@ -26,12 +26,12 @@ from pyspark_diff.kernels.key_index import (
     part,
 )
 from pyspark_diff.kernels.search import guess_of, seek, word
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates
+from pyspark_diff.kernels.updates import Int64, PerRow, UpdateChunk
 
 
 def rows_under(
-    keys: Int64, buckets: Int64, files: Sequence[tuple[int, Updates]]
-) -> Updates | None:
+    keys: Int64, buckets: Int64, files: Sequence[tuple[int, UpdateChunk]]
+) -> UpdateChunk | None:
     """The rows of a batch under some keys.
 
     Parameters
@@ -40,17 +40,17 @@ def rows_under(
         In order; keys may repeat.
     buckets : ndarray of int32
         The bucket of each key.
-    files : sequence of (int, Updates)
+    files : sequence of (int, UpdateChunk)
         Bucket and rows; the rows of a bucket are in the order of their keys.
 
     Returns
     -------
-    Updates or None
+    UpdateChunk or None
         None if the records are not plain numbers.
 
     Examples
     --------
-    >>> rows = [Updates(np.array([2, 6]), None, 0, 1), Updates(np.array([3]), None, 0, 1)]
+    >>> rows = [UpdateChunk(np.array([2, 6]), None, 0, 1), UpdateChunk(np.array([3]), None, 0, 1)]
     >>> result = rows_under(np.array([3, 6]), np.array([1, 0], np.int32), list(enumerate(rows)))
     >>> result.key64.tolist(), result.time, result.diffs().tolist()
     ([3, 6], 0, [1, 1])
@@ -72,7 +72,7 @@ def rows_under(
     time, coordinate, diff = shared
     like = files[0][1]
     values = None if like.val64 is None else np.ascontiguousarray(parts[:, 0])
-    return Updates(key64, None, time, diff, values, None, like.ordering, coordinate)
+    return UpdateChunk(key64, None, time, diff, values, None, like.ordering, coordinate)
 
 
 @kernel("int64[:]-, int32[:]-, int64[:,:], int64[:]")

@@ -9,14 +9,14 @@ import numpy as np
 
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 
-def values_of(updates: Updates) -> Updates:
+def values_of(updates: UpdateChunk) -> UpdateChunk:
     """The values as records of their own, with the diffs."""
     if updates.val64 is None:
         raise ValueError("these records have no values")
-    return Updates(
+    return UpdateChunk(
         updates.val64, updates.values, 0, updates.scalars(), coordinate=updates.coordinate
     )
 

@@ -30,7 +30,7 @@ from pyspark_diff.kernels.updates import (
     Int64,
     Ordering,
     PerRow,
-    Updates,
+    UpdateChunk,
     concat,
     empty,
     one_or_all,
@@ -44,7 +44,7 @@ class Grouped:
 
     Parameters
     ----------
-    updates : Updates
+    updates : UpdateChunk
         Rows ordered by (key64, key, value, time).
     starts : ndarray of int64, shape (records,)
         Index of the first row of each record.
@@ -52,11 +52,11 @@ class Grouped:
         Index of the first row of each key, if records are pairs of a key and a value.
     """
 
-    updates: Updates
+    updates: UpdateChunk
     starts: Int64
     key_starts: Int64 | None = None
 
-    def records(self) -> Updates:
+    def records(self) -> UpdateChunk:
         """The first row of each record."""
         if self.starts.size == len(self.updates):
             return self.updates
@@ -72,11 +72,11 @@ class Runs(Grouped):
 
     Parameters
     ----------
-    updates : Updates
+    updates : UpdateChunk
         Consolidated rows, in order.
     """
 
-    def __init__(self, updates: Updates):
+    def __init__(self, updates: UpdateChunk):
         object.__setattr__(self, "updates", updates)
 
     @cached_property
@@ -96,7 +96,7 @@ class Runs(Grouped):
         return _changes(self.updates.key64, self.updates.columns)
 
 
-def consolidate_parts(parts: list[Updates]) -> Grouped:
+def consolidate_parts(parts: list[UpdateChunk]) -> Grouped:
     """As `consolidate`, of all rows of several parts. The list is emptied.
 
     If no other variable refers to the parts, their memory is free before the result is complete.
@@ -115,7 +115,7 @@ def consolidate_parts(parts: list[Updates]) -> Grouped:
             parts.clear()
             summed = sum_parts(columns)
             parts += [
-                Updates(key, None, time, diff, value, None, ordering, coordinate)
+                UpdateChunk(key, None, time, diff, value, None, ordering, coordinate)
                 for key, value, time, diff in (columns if summed is None else [summed])
             ]
             if summed is not None:
@@ -125,12 +125,12 @@ def consolidate_parts(parts: list[Updates]) -> Grouped:
     return consolidate(rows)
 
 
-def consolidate(updates: Updates) -> Grouped:
+def consolidate(updates: UpdateChunk) -> Grouped:
     """Add the diffs of equal ``(record, time)`` and drop zeros.
 
     Parameters
     ----------
-    updates : Updates
+    updates : UpdateChunk
         Rows in any order.
 
     Returns
@@ -145,7 +145,7 @@ def consolidate(updates: Updates) -> Grouped:
 
     Examples
     --------
-    >>> u = Updates(np.array([7, 3, 7]), None, np.array([1, 0, 1]), np.array([1, 1, -1]))
+    >>> u = UpdateChunk(np.array([7, 3, 7]), None, np.array([1, 0, 1]), np.array([1, 1, -1]))
     >>> consolidate(u).updates.key64.tolist()
     [3]
     """
@@ -183,7 +183,7 @@ def consolidate(updates: Updates) -> Grouped:
     if value_first is not None and updates.values is not None:
         val64 = updates.val64[value_first[value]]
         values = take_columns(updates.values, value_first[value])
-    rows = Updates(
+    rows = UpdateChunk(
         rows.key64, rows.columns, time, diffs, val64, values, updates.ordering, updates.coordinate
     )
     return Grouped(rows, starts_of(code), starts_of(key))
@@ -195,7 +195,7 @@ def _narrowed(diff: Int64) -> PerRow:
     return one_or_all(diff) if diff.size >= sums.PARTITIONED else diff
 
 
-def _single(updates: Updates) -> Grouped:
+def _single(updates: UpdateChunk) -> Grouped:
     """As `consolidate`, of one row: a small step has one row in each bucket."""
     diff = updates.diff if isinstance(updates.diff, DiffVectors) else updates.diffs()
     if not (diff.nonzero() if isinstance(diff, DiffVectors) else diff)[0]:
@@ -209,7 +209,7 @@ def _single(updates: Updates) -> Grouped:
     return Grouped(rows, starts, None if updates.val64 is None else starts)
 
 
-def _consolidate_few(updates: Updates) -> Grouped | None:
+def _consolidate_few(updates: UpdateChunk) -> Grouped | None:
     """As `consolidate`, of few rows of numbers, or of any records without values; None if that is
     not enough."""
     key, value, time, diff = updates.key64, updates.val64, updates.time, updates.diff
@@ -231,14 +231,14 @@ def _consolidate_few(updates: Updates) -> Grouped | None:
         if met.size and not rows_equal(updates.columns, order[met], order[met + 1]).all():
             return None
         records = take_columns(updates.columns, first)
-    rows = Updates(
+    rows = UpdateChunk(
         keys, records, int(columns[2][0]) if same_time else times, diffs,
         None if value is None else values, None, updates.ordering, updates.coordinate,
     )
     return Grouped(rows, starts, None if value is None else key_starts)
 
 
-def _consolidate_hashed(updates: Updates) -> Grouped | None:
+def _consolidate_hashed(updates: UpdateChunk) -> Grouped | None:
     """As `consolidate`, of keys that are numbers and of hashed values, all with one time and one
     diff: the rows are sorted directly, without numbering. None if that is not enough."""
     key, value, diff = updates.key64, updates.val64, updates.diff
@@ -261,14 +261,14 @@ def _consolidate_hashed(updates: Updates) -> Grouped | None:
         diffs = one_or_all(np.diff(starts, append=key.size) * diff)
         key_starts = np.searchsorted(starts, key_starts)
         key, value, order = key[starts], value[starts], order[starts]
-    rows = Updates(
+    rows = UpdateChunk(
         key, None, updates.time, diffs, value, take_columns(updates.values, order), None,
         updates.coordinate,
     )
     return Grouped(rows, np.arange(key.size), key_starts)
 
 
-def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
+def _consolidate_places(updates: UpdateChunk, coordinate: Int64) -> Grouped:
     """As `consolidate`, of times with several coordinates: coordinate and time make one code."""
     first = int(coordinate[0])
     if (coordinate == first).all():
@@ -283,7 +283,7 @@ def _consolidate_places(updates: Updates, coordinate: Int64) -> Grouped:
 
 
 def _consolidate_vectors(
-    updates: Updates, vectors: DiffVectors, key: Int64, first: Int64 | None
+    updates: UpdateChunk, vectors: DiffVectors, key: Int64, first: Int64 | None
 ) -> Grouped:
     """As `consolidate`, of diffs that are vectors."""
     if not isinstance(updates.time, np.ndarray):
@@ -297,7 +297,7 @@ def _consolidate_vectors(
     return Grouped(rows, starts_of(key))
 
 
-def runs_of(updates: Updates) -> Grouped:
+def runs_of(updates: UpdateChunk) -> Grouped:
     """The starts of records and keys among rows that are consolidated and in order already."""
     if not len(updates):
         return Grouped(updates, np.empty(0, np.int64))
@@ -332,13 +332,13 @@ def codes_of(
 
 
 def rows_of(
-    updates: Updates, code: Int64, time: PerRow, diff: PerRow | DiffVectors, first: Int64 | None
-) -> Updates:
+    updates: UpdateChunk, code: Int64, time: PerRow, diff: PerRow | DiffVectors, first: Int64 | None
+) -> UpdateChunk:
     """Updates of the keys with some codes."""
     if first is None or updates.columns is None:
-        return Updates(code, None, time, diff)
+        return UpdateChunk(code, None, time, diff)
     rows = first[code]
-    return Updates(updates.key64[rows], take_columns(updates.columns, rows), time, diff)
+    return UpdateChunk(updates.key64[rows], take_columns(updates.columns, rows), time, diff)
 
 
 def span_of(code: Int64) -> tuple[Int64, int, int]:

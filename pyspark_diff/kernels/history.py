@@ -16,7 +16,7 @@ import numpy as np
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, lub, pack
 from pyspark_diff.kernels.lookup import matching_rows, matching_within
-from pyspark_diff.kernels.updates import Int64, Updates, advanced, concat, pick, spread
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, advanced, concat, pick, spread
 from pyspark_diff.times import Coordinate
 
 
@@ -31,7 +31,7 @@ def key_starts(grouped: Grouped) -> Int64:
     return grouped.starts if grouped.key_starts is None else grouped.key_starts
 
 
-def distinct_keys(grouped: Grouped) -> Updates:
+def distinct_keys(grouped: Grouped) -> UpdateChunk:
     """The first row of each key, without its value."""
     return grouped.updates.keys().take(key_starts(grouped))
 
@@ -43,19 +43,19 @@ def key_lengths(grouped: Grouped) -> Int64:
 
 def history(
     new: Grouped,
-    batches: list[Updates],
+    batches: list[UpdateChunk],
     lower: int | None,
     *,
     null_safe: bool = True,
     limit: Limit | None = None,
-) -> tuple[Int64, int, Updates | None]:
+) -> tuple[Int64, int, UpdateChunk | None]:
     """The accumulation before the interval under the keys of new updates.
 
     Parameters
     ----------
     new : Grouped
         Updates of the interval.
-    batches : list of Updates
+    batches : list of UpdateChunk
         Updates before it; each batch is in order.
     lower : int or None
         Lower bound of the interval.
@@ -70,14 +70,14 @@ def history(
         For each row the number of its key among the distinct keys of ``new``; ascending.
     read : int
         Number of rows read.
-    rows : Updates or None
+    rows : UpdateChunk or None
         One row for each present record; None if there is none.
 
     Examples
     --------
     >>> from pyspark_diff.kernels.consolidate import consolidate
-    >>> new = consolidate(Updates(np.array([7]), None, 5, 1, np.array([1])))
-    >>> old = Updates(np.array([3, 7, 7]), None, np.array([0, 0, 4]), 1, np.array([9, 2, 2]))
+    >>> new = consolidate(UpdateChunk(np.array([7]), None, 5, 1, np.array([1])))
+    >>> old = UpdateChunk(np.array([3, 7, 7]), None, np.array([0, 0, 4]), 1, np.array([9, 2, 2]))
     >>> group, read, rows = history(new, [old], 5)
     >>> group.tolist(), read, rows.val64.tolist(), rows.diff.tolist()
     ([0], 2, [2], [2])
@@ -128,16 +128,16 @@ def _are_disjoint(numbers: list[np.ndarray], keys: int) -> bool:
 
 
 def recent(
-    keys: Updates, batches: list[Updates], limit: Limit | None
+    keys: UpdateChunk, batches: list[UpdateChunk], limit: Limit | None
 ) -> tuple[Grouped, int]:
     """The updates under some keys at coordinates up to a limit; these coordinates are merged into
     one.
 
     Parameters
     ----------
-    keys : Updates
+    keys : UpdateChunk
         Distinct keys in order.
-    batches : list of Updates
+    batches : list of UpdateChunk
         Each in order.
     limit : Limit or None
         None outside loops, since all updates have one coordinate there.
@@ -162,8 +162,8 @@ def recent(
 
 
 def due_after(
-    keys: Updates, sides: Sequence[tuple[list[Updates], int]], at: Coordinate
-) -> dict[int, Updates]:
+    keys: UpdateChunk, sides: Sequence[tuple[list[UpdateChunk], int]], at: Coordinate
+) -> dict[int, UpdateChunk]:
     """The coordinates of the next visits of some keys that are visited at ``at``.
 
     A key that is visited at ``c`` and has an update at ``s`` is due at their least upper bound.
@@ -173,16 +173,16 @@ def due_after(
 
     Parameters
     ----------
-    keys : Updates
+    keys : UpdateChunk
         Distinct keys in order.
-    sides : sequence of (list of Updates, int)
+    sides : sequence of (list of UpdateChunk, int)
         Batches of all updates, and the number of loops around them.
     at : tuple of int
         The coordinate of this visit.
 
     Returns
     -------
-    dict of int to Updates
+    dict of int to UpdateChunk
         Keys by coordinate, packed.
     """
     now = pack(at)
@@ -212,7 +212,7 @@ def due_after(
 
 
 def matches(
-    keys: Updates, batch: Updates, null_safe: bool, limit: Limit | None = None
+    keys: UpdateChunk, batch: UpdateChunk, null_safe: bool, limit: Limit | None = None
 ) -> tuple[Int64, Int64]:
     """Pairs of (number of a key, row of the batch with that key), in order of the key."""
     group, row = matching_within(keys, batch, limit)

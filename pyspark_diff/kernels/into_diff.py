@@ -15,17 +15,17 @@ import pyarrow as pa
 from pyspark_diff.kernels.accumulators import Accumulator, tally
 from pyspark_diff.kernels.consolidate import PairCodes, codes_of, rows_of
 from pyspark_diff.kernels.order import ranked
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 
 
 def into_diff(
-    updates: Updates, columns: Sequence[pa.Array], accumulators: Sequence[Accumulator]
-) -> Updates:
+    updates: UpdateChunk, columns: Sequence[pa.Array], accumulators: Sequence[Accumulator]
+) -> UpdateChunk:
     """Updates of the keys with one vector for each key and time.
 
     Parameters
     ----------
-    updates : Updates
+    updates : UpdateChunk
         Keys without values, in any order.
     columns : sequence of pyarrow.Array
         The columns that move into the diff, row by row.
@@ -34,13 +34,13 @@ def into_diff(
 
     Returns
     -------
-    Updates
+    UpdateChunk
         Its diffs are vectors. Vectors of zeros are not dropped.
 
     Examples
     --------
     >>> from pyspark_diff.kernels.accumulators import RowCount
-    >>> u = Updates(np.array([7, 7]), None, 0, np.array([1, -2]))
+    >>> u = UpdateChunk(np.array([7, 7]), None, 0, np.array([1, -2]))
     >>> into_diff(u, [pa.array([10, 3])], [RowCount()]).diff.values.tolist()
     [[-1]]
     """

@@ -16,18 +16,18 @@ import pyarrow as pa
 
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.layout import as_int64
-from pyspark_diff.kernels.updates import PerRow, Updates
+from pyspark_diff.kernels.updates import PerRow, UpdateChunk
 
 #: Increased if the meaning of the format changes; every file contains it.
 FORMAT = b"1"
 
 
-def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
+def to_batch(updates: UpdateChunk, *, narrow: bool = False) -> pa.RecordBatch:
     """One record batch with the updates.
 
     Parameters
     ----------
-    updates : Updates
+    updates : UpdateChunk
     narrow : bool
         Store integers in as few bytes as their range allows. The result is smaller, but a reader
         has to copy the integers; leave it off for files that are mapped.
@@ -70,12 +70,12 @@ def to_batch(updates: Updates, *, narrow: bool = False) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def from_batch(batch: pa.RecordBatch) -> Updates:
+def from_batch(batch: pa.RecordBatch) -> UpdateChunk:
     """Undo `to_batch`; arrays are views of the batch's memory unless they were narrowed.
 
     Examples
     --------
-    >>> u = Updates(np.array([1000, 1001]), None, 7, np.array([1, -1]))
+    >>> u = UpdateChunk(np.array([1000, 1001]), None, 7, np.array([1, -1]))
     >>> v = from_batch(to_batch(u, narrow=True))
     >>> v.key64.tolist(), v.time, v.diff.tolist()
     ([1000, 1001], 7, [1, -1])
@@ -114,7 +114,7 @@ def from_batch(batch: pa.RecordBatch) -> Updates:
     values = columns("v")
     if values is None and ordering == ():
         values = ()  # no columns, in contrast to one column in the place of its hash
-    return Updates(
+    return UpdateChunk(
         key64, columns("k"), get("time"), diff, val64, values, ordering,
         get("coordinate"),
     )
@@ -127,7 +127,7 @@ def _vectors(batch: pa.RecordBatch) -> DiffVectors:
     return DiffVectors(values, tuple(json.loads(batch.schema.metadata[b"pairs"])))
 
 
-def to_bytes(updates: Updates) -> bytes:
+def to_bytes(updates: UpdateChunk) -> bytes:
     """Updates as one narrowed IPC stream."""
     batch = to_batch(updates, narrow=True)
     sink = pa.BufferOutputStream()
@@ -136,7 +136,7 @@ def to_bytes(updates: Updates) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def from_bytes(data: bytes | pa.Buffer) -> Updates:
+def from_bytes(data: bytes | pa.Buffer) -> UpdateChunk:
     """Undo `to_bytes`."""
     with pa.ipc.open_stream(data) as reader:
         return from_batch(reader.read_next_batch())

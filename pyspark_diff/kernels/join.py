@@ -33,7 +33,7 @@ from pyspark_diff.kernels.history import distinct_keys, history, key_lengths, ke
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, WalkPart, fits
 from pyspark_diff.kernels.overflow import product_leaves
-from pyspark_diff.kernels.updates import Int64, PerRow, Updates, concat, empty, pick
+from pyspark_diff.kernels.updates import Int64, PerRow, UpdateChunk, concat, empty, pick
 from pyspark_diff.times import Coordinate
 
 #: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
@@ -52,7 +52,7 @@ class Matches:
 
     Parameters
     ----------
-    left, right : Updates
+    left, right : UpdateChunk
     left_rows, right_rows : ndarray of int64, shape (pairs,), or None
         None if each pair has its own row.
     time, diff : ndarray of int64, shape (pairs,), or int
@@ -60,8 +60,8 @@ class Matches:
         In a loop, the coordinate of a pair: the least upper bound of those of both rows.
     """
 
-    left: Updates
-    right: Updates
+    left: UpdateChunk
+    right: UpdateChunk
     left_rows: Int64 | None
     right_rows: Int64 | None
     time: PerRow
@@ -71,7 +71,7 @@ class Matches:
     def __len__(self) -> int:
         return len(self.left) if self.left_rows is None else int(self.left_rows.size)
 
-    def left_updates(self) -> Updates:
+    def left_updates(self) -> UpdateChunk:
         """The left rows, one for each pair."""
         return self.left if self.left_rows is None else self.left.take(self.left_rows)
 
@@ -82,7 +82,7 @@ class Meeting:
 
     Parameters
     ----------
-    left, right : Updates
+    left, right : UpdateChunk
     left_starts, left_counts, right_starts, right_counts : ndarray of int64, shape (runs,)
         First row and number of rows of each run.
     swap : bool
@@ -95,8 +95,8 @@ class Meeting:
         Whether the rows have several times, so that some are never present at the same time.
     """
 
-    left: Updates
-    right: Updates
+    left: UpdateChunk
+    right: UpdateChunk
     left_starts: Int64
     left_counts: Int64
     right_starts: Int64
@@ -181,9 +181,9 @@ class Reached:
 
     Parameters
     ----------
-    old : list of Updates
+    old : list of UpdateChunk
         Batches of updates before ``lower``, at all coordinates.
-    earlier : list of Updates
+    earlier : list of UpdateChunk
         Processed updates from ``lower`` on; none outside of loops.
     new : Grouped
         The updates from ``lower`` on that this visit processes.
@@ -191,8 +191,8 @@ class Reached:
         Number of loops around the arrangement.
     """
 
-    old: list[Updates]
-    earlier: list[Updates]
+    old: list[UpdateChunk]
+    earlier: list[UpdateChunk]
     new: Grouped
     depth: int
 
@@ -229,8 +229,8 @@ def join(
     Examples
     --------
     >>> from pyspark_diff.kernels.consolidate import consolidate
-    >>> a = consolidate(Updates(np.array([1, 2]), None, 0, 1, np.array([10, 20])))
-    >>> b = consolidate(Updates(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
+    >>> a = consolidate(UpdateChunk(np.array([1, 2]), None, 0, 1, np.array([10, 20])))
+    >>> b = consolidate(UpdateChunk(np.array([2, 2]), None, 3, 1, np.array([7, 8])))
     >>> pairs = join(Reached([], [], a, 0), Reached([], [], b, 0), (), None, 100)
     >>> p, = next(pairs.pieces)()
     >>> p.left.val64.tolist(), p.right.val64.tolist(), p.time.tolist()
@@ -308,8 +308,10 @@ def _of_part(walk: MergeJoin, part: WalkPart, wanted: tuple[int, ...]) -> Iterat
         # One for each pair; if the key is not wanted, no caller reads it.
         key = pairs.key if KEY in wanted else pairs.time
         left, right = (
-            Updates(key, None, 0, 1, value if value.size and like.val64 is not None else None, None,
-                    like.ordering)
+            UpdateChunk(
+                key, None, 0, 1, value if value.size and like.val64 is not None else None, None,
+                like.ordering,
+            )
             for value, like in zip((pairs.left, pairs.right), likes)
         )
         yield Matches(left, right, None, None, pairs.time, pairs.diff)
@@ -335,7 +337,7 @@ def _of_this_step(
 
 
 def _with_history(
-    new: Grouped, old: Updates, groups: Int64, swap: bool, depth: int, at: Coordinate
+    new: Grouped, old: UpdateChunk, groups: Int64, swap: bool, depth: int, at: Coordinate
 ) -> Meeting:
     """New updates and the history under their keys, in order of the key."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
@@ -357,7 +359,7 @@ def _with_new(
 
 
 def _meeting(
-    ours: tuple[Updates, Int64, Int64], theirs: tuple[Updates, Int64, Int64], swap: bool,
+    ours: tuple[UpdateChunk, Int64, Int64], theirs: tuple[UpdateChunk, Int64, Int64], swap: bool,
     depth: int, at: Coordinate, come_and_go: bool = False,
 ) -> Meeting:
     left, right = (theirs, ours) if swap else (ours, theirs)
@@ -495,7 +497,9 @@ def _replayed(meeting: Meeting, most: int) -> Iterator[Matches]:
             return
 
 
-def _in_time_order(updates: Updates, start: int, count: int) -> tuple[Int64, Int64, Int64, Int64]:
+def _in_time_order(
+    updates: UpdateChunk, start: int, count: int
+) -> tuple[Int64, Int64, Int64, Int64]:
     """The values of a run of rows in order of time, as numbers, with times and diffs; and the first
     row of each value."""
     run = runs_of(updates.between(start, start + count))

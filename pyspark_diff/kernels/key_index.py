@@ -17,7 +17,7 @@ import numpy as np
 from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
 from pyspark_diff.kernels.search import FAR, NEARER, fetch, guess_of, nearer, seek, word
-from pyspark_diff.kernels.updates import Int64, Updates, one_or_all
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, one_or_all
 
 #: The time of all updates before the step.
 PAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -48,7 +48,7 @@ class KeyIndex:
 
     Parameters
     ----------
-    batches : iterable of (int or None, Updates, bool)
+    batches : iterable of (int or None, UpdateChunk, bool)
         Bucket, or None for updates of all buckets; updates; and whether they are from before the
         step. They have `words`.
     buckets : int
@@ -57,7 +57,7 @@ class KeyIndex:
     """
 
     def __init__(
-        self, batches: Iterable[tuple[int | None, Updates, bool]], buckets: int, narrow: bool
+        self, batches: Iterable[tuple[int | None, UpdateChunk, bool]], buckets: int, narrow: bool
     ):
         rows: list[list[int]] = [[] for _ in range(buckets)]
         flat: list[tuple[int, ...]] = []
@@ -109,7 +109,7 @@ class KeyIndex:
         if keys.size >= MANY:
             # They form a batch in their order. Updates of keys that have been looked up are added
             # key by key too, since these keys are not looked up again.
-            updates = Updates(keys, None, one_or_all(times), diffs, values, coordinate=at)
+            updates = UpdateChunk(keys, None, one_or_all(times), diffs, values, coordinate=at)
             words = updates.words
             assert words is not None
             self.files = np.insert(self.files, self.first[1:], words, axis=0)

@@ -16,7 +16,7 @@ from typing import Iterable, Sequence
 import numpy as np
 
 from pyspark_diff.kernels.key_index import MOST, PAST
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 #: A range of keys, both ends included, by their ``key64``. None is the range of all keys.
 Keys = tuple[int, int] | None
@@ -36,13 +36,13 @@ SAMPLE = 256
 MOST_BYTES, PARTS = 3 << 29, 16
 
 
-def fitting(updates_list: Sequence[Updates], most: int) -> int:
+def fitting(updates_list: Sequence[UpdateChunk], most: int) -> int:
     """The number of rows of some updates that fit in memory at once: ``most``, or fewer if rows are
     wide.
 
     Examples
     --------
-    >>> fitting([Updates(np.array([1, 2, 2]), None, 0, 1)], 2)
+    >>> fitting([UpdateChunk(np.array([1, 2, 2]), None, 0, 1)], 2)
     2
     """
     if sum(updates.nbytes for updates in updates_list) <= MOST_BYTES:
@@ -50,14 +50,14 @@ def fitting(updates_list: Sequence[Updates], most: int) -> int:
     return max(1, min(most, MOST_BYTES // max(1, *map(_width, updates_list))))
 
 
-def _width(updates: Updates) -> int:
+def _width(updates: UpdateChunk) -> int:
     """Bytes of a row in the widest part: rows may grow in the order of the keys."""
     step = max(1, len(updates) // PARTS)
     starts = range(0, len(updates) - step + 1, step)
     return max((updates.between(at, at + step).nbytes // step for at in starts), default=0)
 
 
-def updates_between(updates: Updates, keys: Keys) -> Updates:
+def updates_between(updates: UpdateChunk, keys: Keys) -> UpdateChunk:
     """The updates of a range of keys, from updates in order of their keys. Copies nothing."""
     if keys is None:
         return updates
@@ -66,21 +66,21 @@ def updates_between(updates: Updates, keys: Keys) -> Updates:
     return updates.between(start, stop)
 
 
-def ranges(new: Sequence[Updates], old: Sequence[Updates], most: int) -> list[Keys]:
+def ranges(new: Sequence[UpdateChunk], old: Sequence[UpdateChunk], most: int) -> list[Keys]:
     """Ranges of the keys of new updates, with at most `most` rows in each.
 
     A key with more rows is a range of its own.
 
     Parameters
     ----------
-    new, old : sequence of Updates
+    new, old : sequence of UpdateChunk
         Each is in order of its keys.
     most : int
 
     Examples
     --------
-    >>> new = [Updates(np.array([1, 2, 2, 2, 5, 9]), None, 0, 1)]
-    >>> ranges(new, [Updates(np.array([1, 5, 7]), None, 0, 1)], 4)
+    >>> new = [UpdateChunk(np.array([1, 2, 2, 2, 5, 9]), None, 0, 1)]
+    >>> ranges(new, [UpdateChunk(np.array([1, 5, 7]), None, 0, 1)], 4)
     [(1, 1), (2, 4), (5, 9)]
     """
     rows = sum(len(updates) for updates in new)
@@ -110,7 +110,8 @@ def ranges(new: Sequence[Updates], old: Sequence[Updates], most: int) -> list[Ke
 
 
 def _finer(
-    keys: tuple[int, int], rows: int, new: Sequence[Updates], old: Sequence[Updates], most: int
+    keys: tuple[int, int], rows: int, new: Sequence[UpdateChunk], old: Sequence[UpdateChunk],
+    most: int,
 ) -> list[Keys]:
     """A range with a number of rows, or its subranges if the number is too large."""
     if rows <= most or keys[0] == keys[1]:

@@ -1,4 +1,4 @@
-"""The conversion of records with some column types into `Updates`, and back.
+"""The conversion of records with some column types into `UpdateChunk`, and back.
 
 A layout is exact if the record is one integral column: then ``key64`` is the value itself and no
 column is stored. Otherwise ``key64`` is Spark's ``xxhash64`` of the columns, which are stored too::
@@ -20,7 +20,7 @@ from pyspark_diff.kernels import hashing
 from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.ranking import float_codes, from_float_codes
-from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, Updates, joined, take_columns
+from pyspark_diff.kernels.updates import Int64, Ordering, PerRow, UpdateChunk, joined, take_columns
 
 _NARROW = (pa.types.is_boolean, pa.types.is_int8, pa.types.is_int16, pa.types.is_int32,
            pa.types.is_date32)
@@ -79,7 +79,7 @@ class Layout:
 
     def encode(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow
-    ) -> Updates:
+    ) -> UpdateChunk:
         """Updates of records."""
         # Without any column of key and value, only the times have the number of rows.
         rows = len(columns[0]) if columns else np.size(time)
@@ -87,7 +87,7 @@ class Layout:
             width = len(self.types)
             key = self._encode(columns[:width], time, diff, rows)
             value = self.value._encode(columns[width:], time, diff, rows)
-            return Updates(
+            return UpdateChunk(
                 key.key64, key.columns, time, diff, value.key64, value.columns,
                 self.value.ordering,
             )
@@ -95,14 +95,14 @@ class Layout:
 
     def _encode(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], time: PerRow, diff: PerRow, rows: int
-    ) -> Updates:
+    ) -> UpdateChunk:
         arrays = [joined([column]) for column in columns]
         if self.exact:
             whole = as_int64(arrays[0])
             if not whole.null_count:
-                return Updates(whole.to_numpy(zero_copy_only=False), None, time, diff)
+                return UpdateChunk(whole.to_numpy(zero_copy_only=False), None, time, diff)
             key64 = whole.fill_null(0).to_numpy(zero_copy_only=False)
-            return Updates(key64, (whole,), time, diff)
+            return UpdateChunk(key64, (whole,), time, diff)
         form = tuple(normalise(array.cast(t) if array.type != t else array)
                      for array, t in zip(arrays, self.types))
         # The order of ordered values distinguishes them; a hash would be of no use.
@@ -110,16 +110,16 @@ class Layout:
         key64 = hashing.spark_xxhash64(form) if hashed else np.zeros(rows, np.int64)
         if self.hash_mask != -1:
             key64 = key64 & np.int64(self.hash_mask)
-        return Updates(key64, form, time, diff)
+        return UpdateChunk(key64, form, time, diff)
 
-    def decode(self, updates: Updates) -> list[pa.Array]:
+    def decode(self, updates: UpdateChunk) -> list[pa.Array]:
         """The records' columns, in the layout's types: those of the key, then of the value."""
         columns = self.decode_key(updates)
         if self.value is not None:
             columns += self.decode_value(updates)
         return columns
 
-    def column(self, updates: Updates, position: int, rows: Int64 | None) -> pa.Array:
+    def column(self, updates: UpdateChunk, position: int, rows: Int64 | None) -> pa.Array:
         """One of the columns of `decode`, for some rows or all: no other column is copied."""
         width = len(self.types)
         if position >= width:
@@ -127,7 +127,7 @@ class Layout:
                 raise IndexError(f"records have no column {position}")
             if updates.val64 is None:
                 return pa.array([], self.value.types[position - width])
-            value = Updates(updates.val64, updates.values, 0, 1)
+            value = UpdateChunk(updates.val64, updates.values, 0, 1)
             return self.value.column(value, position - width, rows)
         if self.exact and updates.columns is None:
             key64 = updates.key64 if rows is None else updates.key64[rows]
@@ -139,15 +139,15 @@ class Layout:
             (values,) = take_columns((values,), rows) or ()
         return from_int64(values, self.types[0]) if self.exact else values
 
-    def decode_value(self, updates: Updates) -> list[pa.Array]:
+    def decode_value(self, updates: UpdateChunk) -> list[pa.Array]:
         """The values' columns."""
         if self.value is None:
             return []
         if updates.val64 is None:  # no rows: `empty()` has no values
             return [pa.array([], type=t) for t in self.value.types]
-        return self.value.decode_key(Updates(updates.val64, updates.values, 0, 1))
+        return self.value.decode_key(UpdateChunk(updates.val64, updates.values, 0, 1))
 
-    def decode_key(self, updates: Updates) -> list[pa.Array]:
+    def decode_key(self, updates: UpdateChunk) -> list[pa.Array]:
         """The keys' columns."""
         columns = updates.with_columns()
         if self.exact:
@@ -168,7 +168,7 @@ class Layout:
         records = self.encode(columns, 0, 1)
         return group_records(records.key64, records.columns or ())
 
-    def buckets(self, updates: Updates, buckets: int) -> Int64:
+    def buckets(self, updates: UpdateChunk, buckets: int) -> Int64:
         """Bucket of each record: Spark's ``pmod(hash(record), buckets)``."""
         if buckets == 1 or not len(updates):
             return np.zeros(len(updates), dtype=np.int32)

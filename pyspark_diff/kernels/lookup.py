@@ -23,19 +23,19 @@ from pyspark_diff.kernels.key_index import DIFF_OF_ALL, DIFFS, KEYS, LENGTH, par
 from pyspark_diff.kernels.replay import replay
 from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.search import bounds, gallop, guess_of, seek, word
-from pyspark_diff.kernels.updates import Int64, Updates, joined, pick, spread
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, joined, pick, spread
 
 
 def accumulated(
-    records: Updates, batches: list[Updates], limit: Limit | None = None
+    records: UpdateChunk, batches: list[UpdateChunk], limit: Limit | None = None
 ) -> tuple[Int64, int]:
     """Sum of diffs of each record over all rows of some batches.
 
     Parameters
     ----------
-    records : Updates
+    records : UpdateChunk
         Distinct records in order; their times and diffs are not read.
-    batches : list of Updates
+    batches : list of UpdateChunk
         Each is in order; if records have values, not in an ordering of their own.
     limit : Limit or None
         In a loop, the coordinates that count.
@@ -53,8 +53,8 @@ def accumulated(
 
     Examples
     --------
-    >>> records = Updates(np.array([2, 5]), None, 0, 1)
-    >>> batch = Updates(np.array([1, 2, 2]), None, 0, np.array([9, 3, 4]))
+    >>> records = UpdateChunk(np.array([2, 5]), None, 0, 1)
+    >>> batch = UpdateChunk(np.array([1, 2, 2]), None, 0, np.array([9, 3, 4]))
     >>> accumulated(records, [batch])
     (array([7, 0]), 2)
     """
@@ -86,7 +86,7 @@ def _leaves() -> DiffOverflowError:
     )
 
 
-def _plain_words(records: Updates, batches: list[Updates]) -> list[tuple[int, ...]] | None:
+def _plain_words(records: UpdateChunk, batches: list[UpdateChunk]) -> list[tuple[int, ...]] | None:
     """The `words` of batches, if they and the records are plain numbers; else None."""
     if records.columns is not None or records.val64 is not None:
         return None
@@ -100,7 +100,7 @@ def _plain_words(records: Updates, batches: list[Updates]) -> list[tuple[int, ..
 
 
 def accumulated_vectors(
-    records: Updates, batches: list[Updates], like: DiffVectors, limit: Limit | None = None
+    records: UpdateChunk, batches: list[UpdateChunk], like: DiffVectors, limit: Limit | None = None
 ) -> tuple[DiffVectors, int]:
     """As `accumulated`, for diffs that are vectors of the form of ``like``."""
     sums = like.zeros(len(records))
@@ -115,13 +115,13 @@ def accumulated_vectors(
 
 
 def replay_on(
-    old: list[Updates], new: Grouped, limit: Limit | None = None
+    old: list[UpdateChunk], new: Grouped, limit: Limit | None = None
 ) -> tuple[Int64, Int64, int]:
     """The replay of each record's new updates on top of its old accumulation: see `replay`.
 
     Parameters
     ----------
-    old : list of Updates
+    old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by ``key64``.
     new : Grouped
     limit : Limit or None
@@ -140,7 +140,7 @@ def replay_on(
 
 
 def counted_on(
-    old: list[Updates], new: Grouped, limit: Limit | None = None
+    old: list[UpdateChunk], new: Grouped, limit: Limit | None = None
 ) -> tuple[Int64, Int64, Int64, int]:
     """The count of each record, if that changes: the result of `replay_on` as rows.
 
@@ -173,7 +173,7 @@ def counted_on(
 
 
 def matching_within(
-    records: Updates, batch: Updates, limit: Limit | None
+    records: UpdateChunk, batch: UpdateChunk, limit: Limit | None
 ) -> tuple[Int64, Int64]:
     """As `matching_rows`, for the rows at coordinates up to a limit."""
     if limit is None:
@@ -187,7 +187,7 @@ def matching_within(
     return (group, row) if counts.all() else (group[counts], row[counts])
 
 
-def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
+def matching_rows(records: UpdateChunk, batch: UpdateChunk) -> tuple[Int64, Int64]:
     """Pairs of (index of a record, row of the batch with that key), in order of the record.
 
     If records are pairs of a key and a value, only the keys are compared.
@@ -202,7 +202,7 @@ def matching_rows(records: Updates, batch: Updates) -> tuple[Int64, Int64]:
     return group, row
 
 
-def key_ranges(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
+def key_ranges(keys: UpdateChunk, batch: UpdateChunk) -> tuple[Int64, Int64]:
     """The begin and the end of the rows of each key in a batch.
 
     Keys may repeat. The ranges have the rows of `matching_rows`, but rows of long ranges are not
@@ -227,7 +227,7 @@ def key_ranges(keys: Updates, batch: Updates) -> tuple[Int64, Int64]:
     return low, high
 
 
-def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
+def _run_ends(batch: UpdateChunk, first: Int64, stop: Int64) -> Int64:
     """The ends of the keys of some rows: by search, without reading all their rows."""
     columns, low, high = batch.with_columns(), first, stop
     while (high - low > 1).any():
@@ -237,14 +237,14 @@ def _run_ends(batch: Updates, first: Int64, stop: Int64) -> Int64:
     return high
 
 
-def _keys_equal(keys: Updates, group: Int64, batch: Updates, rows: Int64) -> np.ndarray:
+def _keys_equal(keys: UpdateChunk, group: Int64, batch: UpdateChunk, rows: Int64) -> np.ndarray:
     columns = batch.keys().take(rows).with_columns()
     both = [joined([a, b]) for a, b in zip(keys.with_columns(), columns)]
     return rows_equal(both, group, np.arange(rows.size) + len(keys))
 
 
 def matching_records(
-    records: Updates, batch: Updates, limit: Limit | None
+    records: UpdateChunk, batch: UpdateChunk, limit: Limit | None
 ) -> tuple[Int64, Int64]:
     """Pairs of (index of a record, row of the batch with that record), in order of the record."""
     if records.val64 is None or batch.val64 is None:

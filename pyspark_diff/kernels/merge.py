@@ -15,7 +15,7 @@ from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.updates import (
     Int64,
     PerRow,
-    Updates,
+    UpdateChunk,
     advanced,
     concat,
     empty,
@@ -27,25 +27,25 @@ from pyspark_diff.kernels.updates import (
 MERGED = 1 << 7
 
 
-def merge(batches: list[Updates], since: int | None) -> Updates:
+def merge(batches: list[UpdateChunk], since: int | None) -> UpdateChunk:
     """One consolidated batch out of several, times advanced to ``since``.
 
     Parameters
     ----------
-    batches : list of Updates
+    batches : list of UpdateChunk
         Each is consolidated and in order.
     since : int or None
         See `pyspark_diff.kernels.replay.compact`.
 
     Returns
     -------
-    Updates
+    UpdateChunk
 
     Examples
     --------
     >>> import numpy as np
-    >>> a = Updates(np.array([1, 2]), None, 0, 1)
-    >>> b = Updates(np.array([2]), None, 3, -1)
+    >>> a = UpdateChunk(np.array([1, 2]), None, 0, 1)
+    >>> b = UpdateChunk(np.array([2]), None, 3, -1)
     >>> merge([a, b], 3).key64.tolist()
     [1]
     """
@@ -56,14 +56,14 @@ def merge(batches: list[Updates], since: int | None) -> Updates:
     return consolidate(advanced(concat(batches), since)).updates
 
 
-def _is_plain(batch: Updates) -> bool:
+def _is_plain(batch: UpdateChunk) -> bool:
     """Whether updates are numbers, or pairs of numbers, and diffs are numbers."""
     return (
         batch.values is None and batch.columns is None and not isinstance(batch.diff, DiffVectors)
     )
 
 
-def _merged(batches: list[Updates], since: int | None) -> Updates | None:
+def _merged(batches: list[UpdateChunk], since: int | None) -> UpdateChunk | None:
     """The batches, merged two by two, the smallest first; None if a sum is too large."""
     least = np.iinfo(np.int64).min if since is None else since
     batches = [batch for batch in batches if len(batch)]
@@ -88,7 +88,7 @@ def _merged(batches: list[Updates], since: int | None) -> Updates | None:
     key, value, place, time, diff = parts[0]
     if not key.size:
         return empty()
-    return Updates(
+    return UpdateChunk(
         key, None, one_or_all(time), diff, value if pairs else None, None, batches[0].ordering,
         one_or_all(place),
     )

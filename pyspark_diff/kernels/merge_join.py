@@ -23,7 +23,7 @@ from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.overflow import product_leaves, sum_leaves
 from pyspark_diff.kernels.search import gallop
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 #: Number of pairs that are computed at once: the next ones reuse their memory.
 CHUNK = 1 << 20
@@ -72,7 +72,7 @@ class MergeJoin:
 
     Parameters
     ----------
-    left, right : (Updates, Updates)
+    left, right : (UpdateChunk, UpdateChunk)
         New and old updates, in order, for which `fits` is true.
     most : int
         Maximal number of pairs of a part, unless its last key has more.
@@ -81,8 +81,8 @@ class MergeJoin:
         updates; or more updates than a chunk has pairs. This module does not process long keys.
     """
 
-    left: tuple[Updates, Updates]
-    right: tuple[Updates, Updates]
+    left: tuple[UpdateChunk, UpdateChunk]
+    right: tuple[UpdateChunk, UpdateChunk]
     most: int
     long: int
 
@@ -138,7 +138,7 @@ class MergeJoin:
                 return
 
 
-def fits(updates: Updates) -> bool:
+def fits(updates: UpdateChunk) -> bool:
     """Whether updates are numbers, at one coordinate of a loop."""
     return updates.columns is None and updates.values is None and not (
         isinstance(updates.diff, DiffVectors) or isinstance(updates.coordinate, np.ndarray)

@@ -28,10 +28,6 @@ _FAR = 64
 def order_of(values: Int64) -> Int64:
     """The rows in the order of their numbers.
 
-    Parameters
-    ----------
-    values : ndarray of int64
-
     Returns
     -------
     ndarray of int64

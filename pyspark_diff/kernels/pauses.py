@@ -26,10 +26,6 @@ def who_looks() -> Callable[[], None] | None:
 class looking:
     """A context in which the pauses of this thread call a function.
 
-    Parameters
-    ----------
-    look : callable
-
     Examples
     --------
     >>> with looking(lambda: print("goes on")):

@@ -29,7 +29,7 @@ from pyspark_diff.kernels.lookup import key_ranges
 from pyspark_diff.kernels.overflow import sum_leaves
 from pyspark_diff.kernels.ranking import float_codes, from_float_codes
 from pyspark_diff.kernels.search import word
-from pyspark_diff.kernels.updates import Int64, Updates, spread
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, spread
 
 #: Decimals with at most this many digits are 64-bit numbers.
 DIGITS = 18
@@ -144,18 +144,18 @@ def _doubles(numbers: Int64, kind: pa.DataType) -> np.ndarray:
 
 
 def at_places(
-    keys: Updates, place: Int64, old: list[Updates], new: Grouped, events: Int64, width: int,
-    wanted: Quantiles, limit: Limit | None = None,
+    keys: UpdateChunk, place: Int64, old: list[UpdateChunk], new: Grouped, events: Int64,
+    width: int, wanted: Quantiles, limit: Limit | None = None,
 ) -> tuple[Int64, Int64, Int64, int]:
     """The values at some places, before some new updates and at their times.
 
     Parameters
     ----------
-    keys : Updates
+    keys : UpdateChunk
         Distinct keys in order: those of the new updates, and possibly others.
     place : ndarray of int64
         For each key of the new updates its index in ``keys``.
-    old : list of Updates
+    old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by (key64, key, value, time). The value
         is a number.
     new : Grouped
@@ -186,10 +186,10 @@ def at_places(
     Examples
     --------
     >>> from pyspark_diff.kernels.consolidate import consolidate
-    >>> old = Updates(np.array([1, 1, 1]), None, 0, 1, np.array([10, 20, 30]))
-    >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([30])))
+    >>> old = UpdateChunk(np.array([1, 1, 1]), None, 0, 1, np.array([10, 20, 30]))
+    >>> new = consolidate(UpdateChunk(np.array([1]), None, 5, -1, np.array([30])))
     >>> median = Quantiles((0.5,), False, 1, True, pa.int64(), pa.float64())
-    >>> keys, first = Updates(np.array([1]), None, 0, 1), np.array([0])
+    >>> keys, first = UpdateChunk(np.array([1]), None, 0, 1), np.array([0])
     >>> _, totals, values, _ = at_places(keys, first, [old], new, np.array([1]), 2, median)
     >>> totals.tolist(), median.evaluate(totals, values).to_pylist()
     ([3, 2], [20.0, 15.0])

@@ -15,7 +15,7 @@ import numpy as np
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate
 from pyspark_diff.kernels.diff_vectors import DiffVectors
-from pyspark_diff.kernels.updates import Int64, Updates, advanced
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, advanced
 
 
 def replay(grouped: Grouped, base: Int64) -> tuple[Int64, Int64]:
@@ -39,7 +39,7 @@ def replay(grouped: Grouped, base: Int64) -> tuple[Int64, Int64]:
 
     Examples
     --------
-    >>> u = Updates(np.array([4, 4, 8]), None, np.array([0, 3, 1]), np.array([2, -1, 5]))
+    >>> u = UpdateChunk(np.array([4, 4, 8]), None, np.array([0, 3, 1]), np.array([2, -1, 5]))
     >>> before, after = replay(consolidate(u), np.array([10, 0]))
     >>> before.tolist(), after.tolist()
     ([10, 12, 0], [12, 11, 5])
@@ -63,7 +63,7 @@ def replay(grouped: Grouped, base: Int64) -> tuple[Int64, Int64]:
     return before, after
 
 
-def compact(grouped: Grouped, since: int | None) -> Updates:
+def compact(grouped: Grouped, since: int | None) -> UpdateChunk:
     """Advance times to ``since`` and consolidate: exact at every time beyond ``since``.
 
     Parameters
@@ -75,12 +75,12 @@ def compact(grouped: Grouped, since: int | None) -> Updates:
 
     Returns
     -------
-    Updates
+    UpdateChunk
         Consolidated rows, in the same order.
 
     Examples
     --------
-    >>> u = Updates(np.array([4, 4]), None, np.array([0, 3]), np.array([2, -1]))
+    >>> u = UpdateChunk(np.array([4, 4]), None, np.array([0, 3]), np.array([2, -1]))
     >>> c = compact(consolidate(u), 5)
     >>> c.key64.tolist(), c.time, c.diffs().tolist()
     ([4], 5, [1])

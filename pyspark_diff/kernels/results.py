@@ -101,12 +101,7 @@ class Result(ABC):
 
 @dataclass(frozen=True)
 class CountResult(Result):
-    """The value of one counter; never null.
-
-    Parameters
-    ----------
-    counter : Accumulator
-    """
+    """The value of one counter; never null."""
 
     counter: Accumulator
 

@@ -15,15 +15,15 @@ import numpy as np
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Int64, Updates
+from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 
-def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
+def split(updates: UpdateChunk, layout: Layout, buckets: int) -> Iterator[tuple[int, UpdateChunk]]:
     """Consolidated updates of each bucket with updates.
 
     Parameters
     ----------
-    updates : Updates
+    updates : UpdateChunk
         Rows in any order.
     layout : Layout
         Layout of the records.
@@ -33,20 +33,20 @@ def split(updates: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int,
     Yields
     ------
     bucket : int
-    part : Updates
+    part : UpdateChunk
         Its rows, ordered by (key64, record, time).
 
     Examples
     --------
     >>> import pyarrow as pa
-    >>> u = Updates(np.array([7, 7, 8]), None, 0, 1)
+    >>> u = UpdateChunk(np.array([7, 7, 8]), None, 0, 1)
     >>> [(b, p.key64.tolist(), p.diff.tolist()) for b, p in split(u, Layout((pa.int64(),)), 1)]
     [(0, [7, 8], [2, 1])]
     """
     yield from partition(consolidate(updates).updates, layout, buckets)
 
 
-def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int, Updates]]:
+def partition(rows: UpdateChunk, layout: Layout, buckets: int) -> Iterator[tuple[int, UpdateChunk]]:
     """As `split`, without consolidation: rows of a bucket keep their order."""
     if not len(rows):
         return
@@ -61,7 +61,7 @@ def partition(rows: Updates, layout: Layout, buckets: int) -> Iterator[tuple[int
 
 
 def places(
-    rows: Updates, layout: Layout, buckets: int
+    rows: UpdateChunk, layout: Layout, buckets: int
 ) -> tuple[Int64, list[tuple[int, int, int]]]:
     """Numbers of rows in order of their buckets, and in their own order inside a bucket; and for
     each bucket with rows the begin and the end of its rows among them."""

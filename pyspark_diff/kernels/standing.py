@@ -17,7 +17,7 @@ import numpy as np
 
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
-from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat
 
 #: Number of rows that are processed at once if there are several batches.
 PIECE_ROWS = 1 << 23
@@ -25,12 +25,12 @@ PIECE_ROWS = 1 << 23
 _SAFE = 2.0**62
 
 
-def snapshot(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
+def snapshot(batches: Sequence[UpdateChunk], time: int) -> Iterator[UpdateChunk]:
     """The records at a time, with all times zero; no record is in two outputs.
 
     Parameters
     ----------
-    batches : sequence of Updates
+    batches : sequence of UpdateChunk
     time : int
 
     Raises
@@ -40,8 +40,8 @@ def snapshot(batches: Sequence[Updates], time: int) -> Iterator[Updates]:
 
     Examples
     --------
-    >>> a = Updates(np.array([3, 5]), None, 0, 1)
-    >>> b = Updates(np.array([3, 5]), None, np.array([4, 6]), np.array([-1, 1]))
+    >>> a = UpdateChunk(np.array([3, 5]), None, 0, 1)
+    >>> b = UpdateChunk(np.array([3, 5]), None, np.array([4, 6]), np.array([-1, 1]))
     >>> [(s.key64.tolist(), s.diffs().tolist()) for s in snapshot([a, b], 4)]
     [([5], [1])]
     """
@@ -74,7 +74,7 @@ def repeated_places(counts: Int64, most: int) -> Iterator[Int64]:
         yield np.searchsorted(until, copies, side="right")
 
 
-def _until(updates: Updates, time: int) -> Updates:
+def _until(updates: UpdateChunk, time: int) -> UpdateChunk:
     """The updates up to a time."""
     if not isinstance(updates.time, np.ndarray):
         return updates if updates.time <= time else updates.between(0, 0)
@@ -82,7 +82,7 @@ def _until(updates: Updates, time: int) -> Updates:
     return updates if early.all() else updates.take(early)
 
 
-def _of_one(updates: Updates, time: int) -> Updates:
+def _of_one(updates: UpdateChunk, time: int) -> UpdateChunk:
     """The records of one batch: equal records are adjacent already, so there is no sort."""
     rows = _until(updates, time)
     if isinstance(rows.coordinate, np.ndarray):
@@ -100,7 +100,7 @@ def _of_one(updates: Updates, time: int) -> Updates:
     return rows.take(starts[there]).at(0, sums[there])
 
 
-def _of_several(batches: Sequence[Updates]) -> Iterator[Updates]:
+def _of_several(batches: Sequence[UpdateChunk]) -> Iterator[UpdateChunk]:
     large = max(batches, key=len)
     small = concat([updates for updates in batches if updates is not large])
     touched = _touched(large, small)
@@ -112,11 +112,11 @@ def _of_several(batches: Sequence[Updates]) -> Iterator[Updates]:
         yield consolidate(_still(concat([large.take(touched), small]))).updates
 
 
-def _still(updates: Updates) -> Updates:
+def _still(updates: UpdateChunk) -> UpdateChunk:
     return updates.placed(0).at(0, updates.diff)
 
 
-def _touched(large: Updates, small: Updates) -> np.ndarray | None:
+def _touched(large: UpdateChunk, small: UpdateChunk) -> np.ndarray | None:
     """The rows of a large batch that have a key of a small one; None if the small one is too
     large."""
     if 4 * len(small) > len(large):

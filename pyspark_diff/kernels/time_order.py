@@ -18,10 +18,6 @@ from pyspark_diff.kernels.updates import Int64
 def in_time_order(times: Int64) -> Int64 | None:
     """The place of each row in the order of their times.
 
-    Parameters
-    ----------
-    times : ndarray of int64
-
     Returns
     -------
     ndarray of int64, or None

@@ -24,13 +24,13 @@ from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.lookup import key_ranges
 from pyspark_diff.kernels.merge_sort import sort_within
 from pyspark_diff.kernels.ranking import Ordering
-from pyspark_diff.kernels.updates import Int64, Updates, concat, empty, spread
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat, empty, spread
 
 _MOST = np.iinfo(np.int64).max
 
 
 def top_k(
-    old: list[Updates],
+    old: list[UpdateChunk],
     new: Grouped,
     k: int,
     ordering: Ordering,
@@ -40,12 +40,12 @@ def top_k(
     from_back: bool = False,
     window: int = 16,
     limit: Limit | None = None,
-) -> tuple[Updates, np.ndarray | None, int]:
+) -> tuple[UpdateChunk, np.ndarray | None, int]:
     """Updates of the first k records of each key.
 
     Parameters
     ----------
-    old : list of Updates
+    old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by (key64, key, value, time) with the
         values ordered by `ordering`.
     new : Grouped
@@ -69,7 +69,7 @@ def top_k(
 
     Returns
     -------
-    updates : Updates
+    updates : UpdateChunk
         Consolidated, together with `numbers`; ordered by key, then the best record first, then by
         time.
     numbers : ndarray of int64, or None
@@ -85,8 +85,8 @@ def top_k(
     Examples
     --------
     >>> from pyspark_diff.kernels.consolidate import consolidate
-    >>> old = Updates(np.array([1, 1, 1]), None, 0, 1, np.array([10, 20, 30]))
-    >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([10])))
+    >>> old = UpdateChunk(np.array([1, 1, 1]), None, 0, 1, np.array([10, 20, 30]))
+    >>> new = consolidate(UpdateChunk(np.array([1]), None, 5, -1, np.array([10])))
     >>> first, _, read = top_k([old], new, 2, ((False, False),), by=1, mode="rows")
     >>> first.val64.tolist(), first.diff.tolist(), first.time, read
     ([10, 30], [-1, 1], 5, 3)
@@ -106,7 +106,7 @@ def top_k(
             key, value = keys.take(of_key), result.pool.take(rows)
             if isinstance(times, np.ndarray):
                 times = out[:, 1].copy()
-            pieces.append(Updates(
+            pieces.append(UpdateChunk(
                 key.key64, key.columns, times, out[:, 2].copy(), value.key64, value.columns,
                 new.updates.ordering,
             ))
@@ -125,7 +125,7 @@ class FirstValues:
 
     Parameters
     ----------
-    keys : Updates
+    keys : UpdateChunk
         Distinct keys in order: those of the new updates, and possibly others.
     place : ndarray of int64
         For each key of the new updates its index in ``keys``.
@@ -135,9 +135,9 @@ class FirstValues:
     Examples
     --------
     >>> from pyspark_diff.kernels.consolidate import consolidate
-    >>> old = Updates(np.array([1, 1, 2]), None, 0, 1, np.array([10, 20, 30]))
-    >>> new = consolidate(Updates(np.array([1]), None, 5, -1, np.array([10])))
-    >>> keys = Updates(np.array([1, 2]), None, 0, 1)
+    >>> old = UpdateChunk(np.array([1, 1, 2]), None, 0, 1, np.array([10, 20, 30]))
+    >>> new = consolidate(UpdateChunk(np.array([1]), None, 5, -1, np.array([10])))
+    >>> keys = UpdateChunk(np.array([1, 2]), None, 0, 1)
     >>> firsts = FirstValues(keys, np.array([0]), [old], new, ((False, False),))
     >>> values, before, key, time, diff, row, read = firsts.changes()
     >>> values.key64[before].tolist(), key.tolist(), diff.tolist(), values.key64[row].tolist()
@@ -145,19 +145,19 @@ class FirstValues:
     """
 
     def __init__(
-        self, keys: Updates, place: Int64, old: list[Updates], new: Grouped, ordering: Ordering,
-        limit: Limit | None = None,
+        self, keys: UpdateChunk, place: Int64, old: list[UpdateChunk], new: Grouped,
+        ordering: Ordering, limit: Limit | None = None,
     ):
         self._step = _Step(old, new, keys, place, ordering, limit)
 
     def changes(
         self, *, from_back: bool = False, window: int = 16
-    ) -> tuple[Updates, Int64, Int64, Int64, Int64, Int64, int]:
+    ) -> tuple[UpdateChunk, Int64, Int64, Int64, Int64, Int64, int]:
         """The first values, or the last ones, and their changes.
 
         Returns
         -------
-        values : Updates
+        values : UpdateChunk
             Values as records of their own.
         before : ndarray of int64, shape (keys,)
             The first value of each key before the new updates, -1 for none.
@@ -203,7 +203,7 @@ class _Round(NamedTuple):
 
     active: Int64
     #: The values of rows that were read, and the place of each row's key among the active keys.
-    pool: Updates
+    pool: UpdateChunk
     owner: Int64
     #: A row of each candidate, and the sum of its old diffs.
     first: Int64
@@ -219,8 +219,8 @@ class _Step:
     """The ranges of some keys in the batches, and the new updates of each key."""
 
     def __init__(
-        self, old: list[Updates], new: Grouped, keys: Updates, place: Int64, ordering: Ordering,
-        limit: Limit | None,
+        self, old: list[UpdateChunk], new: Grouped, keys: UpdateChunk, place: Int64,
+        ordering: Ordering, limit: Limit | None,
     ):
         self.new, self.limit, self.ordering, self.keys = new, limit, ordering, keys
         # Keys with equal hashes, such as those of null and zero, are in any order.
@@ -237,7 +237,7 @@ class _Step:
             part if in_place else _placed(part, place, len(keys)) for part in parts
         )
         #: All rows of the keys as `_collect` returns them, after a read of all of them.
-        self.whole: tuple[Updates, Int64, Int64] | None = None
+        self.whole: tuple[UpdateChunk, Int64, Int64] | None = None
         self.ranges = []
         for batch in old:
             if len(batch):
@@ -284,7 +284,7 @@ class _Step:
 
     def _collect(
         self, active: Int64, reach: Int64, from_back: bool
-    ) -> tuple[Updates, Int64, Int64]:
+    ) -> tuple[UpdateChunk, Int64, Int64]:
         """The first rows of some keys in each batch, followed by the touched values.
 
         Returns the values, the key of each, and for each batch and key the last row that was read,
@@ -308,7 +308,7 @@ class _Step:
         parts.append(self.values if whole else self.values.take(rows))
         return concat(parts), np.concatenate([*owners, owner]), last
 
-    def _codes(self, pool: Updates, which: _Search) -> tuple[Int64, Int64]:
+    def _codes(self, pool: UpdateChunk, which: _Search) -> tuple[Int64, Int64]:
         """Codes of values, with the best value least, and codes that are equal for tied values."""
         if pool.columns is None:
             code, tie = pool.key64, pool.key64 if which.by else np.zeros(len(pool), np.int64)

@@ -34,7 +34,7 @@ class OffsetOverflow(TooManyRowsError):
 
 
 @dataclass(frozen=True)
-class Updates:
+class UpdateChunk:
     """Update rows stored by column.
 
     Parameters
@@ -62,7 +62,7 @@ class Updates:
 
     Examples
     --------
-    >>> u = Updates(np.array([3, 5]), None, 0, np.array([1, -1]))
+    >>> u = UpdateChunk(np.array([3, 5]), None, 0, np.array([1, -1]))
     >>> len(u), u.times().tolist(), u.diffs().tolist()
     (2, [0, 0], [1, -1])
     """
@@ -137,13 +137,13 @@ class Updates:
             raise TypeError("these diffs are vectors")
         return self.diff
 
-    def take(self, rows: np.ndarray) -> "Updates":
+    def take(self, rows: np.ndarray) -> "UpdateChunk":
         """Rows at some indices (or of a mask), in that order."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
         return self._moved(rows, take_columns(self.columns, rows), take_columns(self.values, rows))
 
-    def between(self, start: int, stop: int) -> "Updates":
+    def between(self, start: int, stop: int) -> "UpdateChunk":
         """Rows ``start`` to ``stop``, without copying."""
         columns, values = (
             None if columns_of is None else tuple(c.slice(start, stop - start) for c in columns_of)
@@ -151,22 +151,22 @@ class Updates:
         )
         return self._moved(slice(start, stop), columns, values)
 
-    def keys(self) -> "Updates":
+    def keys(self) -> "UpdateChunk":
         """The same rows without their values."""
-        return Updates(self.key64, self.columns, self.time, self.diff)
+        return UpdateChunk(self.key64, self.columns, self.time, self.diff)
 
-    def at(self, time: PerRow, diff: PerRow | DiffVectors) -> "Updates":
+    def at(self, time: PerRow, diff: PerRow | DiffVectors) -> "UpdateChunk":
         """The same records at other times, with other diffs."""
-        return Updates(
+        return UpdateChunk(
             self.key64, self.columns, time, diff, self.val64, self.values, self.ordering,
             self.coordinate,
         )
 
-    def placed(self, coordinate: PerRow) -> "Updates":
+    def placed(self, coordinate: PerRow) -> "UpdateChunk":
         """The same updates at other coordinates of a loop."""
         if coordinate is self.coordinate:
             return self
-        return Updates(
+        return UpdateChunk(
             self.key64, self.columns, self.time, self.diff, self.val64, self.values,
             self.ordering, coordinate,
         )
@@ -176,7 +176,7 @@ class Updates:
         rows: np.ndarray | slice,
         columns: tuple[pa.Array, ...] | None,
         values: tuple[pa.Array, ...] | None,
-    ) -> "Updates":
+    ) -> "UpdateChunk":
         val64, time, diff, coordinate = self.val64, self.time, self.diff, self.coordinate
         if val64 is not None:
             val64 = val64[rows]
@@ -188,7 +188,7 @@ class Updates:
             diff = diff[rows]
         elif isinstance(diff, DiffVectors):
             diff = diff.take(rows)
-        return Updates(
+        return UpdateChunk(
             self.key64[rows], columns, time, diff, val64, values, self.ordering, coordinate
         )
 
@@ -247,17 +247,17 @@ def take_columns(
         raise overflow_or(error) from error
 
 
-def empty() -> Updates:
+def empty() -> UpdateChunk:
     """No updates at all."""
-    return Updates(np.empty(0, np.int64), None, 0, 1)
+    return UpdateChunk(np.empty(0, np.int64), None, 0, 1)
 
 
-def concat(parts: Iterable[Updates]) -> Updates:
+def concat(parts: Iterable[UpdateChunk]) -> UpdateChunk:
     """All rows of several sets of updates, concatenated.
 
     Examples
     --------
-    >>> a = Updates(np.array([1]), None, 0, 1)
+    >>> a = UpdateChunk(np.array([1]), None, 0, 1)
     >>> len(concat([a, a, empty()]))
     2
     """
@@ -273,7 +273,7 @@ def concat(parts: Iterable[Updates]) -> Updates:
         val64 = np.concatenate([part.val64 for part in nonempty if part.val64 is not None])
         if any(part.values is not None for part in nonempty):
             values = tuple(joined(pieces) for pieces in zip(*(p.with_values() for p in nonempty)))
-    return Updates(
+    return UpdateChunk(
         np.concatenate([part.key64 for part in nonempty]),
         columns,
         _gathered(nonempty, [part.time for part in nonempty]),
@@ -285,19 +285,19 @@ def concat(parts: Iterable[Updates]) -> Updates:
     )
 
 
-def _diffs(parts: Sequence[Updates]) -> PerRow | DiffVectors:
+def _diffs(parts: Sequence[UpdateChunk]) -> PerRow | DiffVectors:
     vectors = [part.diff for part in parts if isinstance(part.diff, DiffVectors)]
     if vectors:
         return concat_vectors(vectors)
     return _gathered(parts, [part.scalars() for part in parts])
 
 
-def advanced(updates: Updates, since: int | None) -> Updates:
+def advanced(updates: UpdateChunk, since: int | None) -> UpdateChunk:
     """The same updates with times before ``since`` moved up to it; None moves nothing.
 
     Examples
     --------
-    >>> advanced(Updates(np.array([4, 4]), None, np.array([0, 3]), 1), 5).time
+    >>> advanced(UpdateChunk(np.array([4, 4]), None, np.array([0, 3]), 1), 5).time
     5
     """
     if since is None or not len(updates):
@@ -310,7 +310,7 @@ def advanced(updates: Updates, since: int | None) -> Updates:
     return updates.at(time, updates.diff)
 
 
-def sum_of(updates: Updates) -> int:
+def sum_of(updates: UpdateChunk) -> int:
     """The sum of diffs, or of all components of their vectors, modulo 2**64."""
     diff = updates.diff
     if isinstance(diff, DiffVectors):
@@ -318,7 +318,7 @@ def sum_of(updates: Updates) -> int:
     return int(updates.diffs().sum(dtype=np.int64))
 
 
-def unshared(updates: Updates) -> Updates:
+def unshared(updates: UpdateChunk) -> UpdateChunk:
     """The same updates in arrays of their own: not a part of larger arrays, and not shared.
 
     Arrays for which that is already true are not copied.
@@ -326,12 +326,12 @@ def unshared(updates: Updates) -> Updates:
     Examples
     --------
     >>> many = np.arange(1_000)
-    >>> few = unshared(Updates(many[:3], None, 0, 1))
+    >>> few = unshared(UpdateChunk(many[:3], None, 0, 1))
     >>> few.key64.base is None, unshared(few).key64 is few.key64
     (True, True)
     """
     diff = updates.diff
-    return Updates(
+    return UpdateChunk(
         _own(updates.key64), _own_columns(updates.columns), _own_value(updates.time),
         DiffVectors(_own(diff.values), diff.pairs) if isinstance(diff, DiffVectors)
         else _own_value(diff),
@@ -400,7 +400,7 @@ def overflow_or(error: pa.ArrowInvalid) -> Exception:
     )
 
 
-def _gathered(parts: Sequence[Updates], values: Sequence[PerRow]) -> PerRow:
+def _gathered(parts: Sequence[UpdateChunk], values: Sequence[PerRow]) -> PerRow:
     first = values[0]
     if all(not isinstance(v, np.ndarray) and v == first for v in values):
         return first

@@ -368,13 +368,7 @@ class Nth(Function):
 
 @dataclass(frozen=True)
 class Listed(Function):
-    """The values of a column in the rows of the frame, without nulls.
-
-    Parameters
-    ----------
-    column : str
-    frame : WindowFrame
-    """
+    """The values of a column in the rows of the frame, without nulls."""
 
     column: str
     frame: WindowFrame

@@ -23,7 +23,7 @@ from pyspark_diff.kernels.history import distinct_keys, key_starts
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.lookup import key_ranges
 from pyspark_diff.kernels.ranking import Ordering
-from pyspark_diff.kernels.updates import Int64, Updates, concat, joined, spread
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat, joined, spread
 
 #: A key with no more rows than this for each of its changes is read whole.
 FEW = 256
@@ -38,7 +38,7 @@ class WindowRows:
 
     Parameters
     ----------
-    pool : Updates
+    pool : UpdateChunk
         The values of rows that were read, and then the touched ones.
     owner : ndarray of int64
         The partition of each row.
@@ -46,7 +46,7 @@ class WindowRows:
         The number of rows that were read.
     diff : ndarray of int64
         The diffs of the rows that were read.
-    keys : Updates
+    keys : UpdateChunk
     key : ndarray of int64
         The key of each partition.
     new : Grouped
@@ -72,8 +72,9 @@ class WindowRows:
     """
 
     def __init__(
-        self, pool: Updates, owner: Int64, read: int, diff: Int64, keys: Updates, key: Int64,
-        new: Grouped, ordering: Ordering, by: int, edges: list[tuple[Int64, Int64]], ties: bool,
+        self, pool: UpdateChunk, owner: Int64, read: int, diff: Int64, keys: UpdateChunk,
+        key: Int64, new: Grouped, ordering: Ordering, by: int, edges: list[tuple[Int64, Int64]],
+        ties: bool,
     ):
         self.pool, self.keys, self.read = pool, keys, read
         if pool.columns is None:
@@ -134,14 +135,14 @@ class WindowRows:
 class _Batch(NamedTuple):
     """Values of a batch, the ranges of the keys in it, and the place of each touched value."""
 
-    values: Updates
+    values: UpdateChunk
     low: Int64
     high: Int64
     place: Int64
 
 
 def rows_of(
-    old: list[Updates],
+    old: list[UpdateChunk],
     new: Grouped,
     ordering: Ordering,
     by: int,
@@ -154,7 +155,7 @@ def rows_of(
 
     Parameters
     ----------
-    old : list of Updates
+    old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by (key64, key, value, time) with the
         values ordered by `ordering`.
     new : Grouped
@@ -204,7 +205,7 @@ def rows_of(
 
 
 def _read(
-    batches: list[_Batch], new: Grouped, touched: Updates, keys: Updates, key_of: Int64,
+    batches: list[_Batch], new: Grouped, touched: UpdateChunk, keys: UpdateChunk, key_of: Int64,
     whole: np.ndarray, width: Int64, ordering: Ordering, by: int, limit: Limit | None, ties: bool,
 ) -> WindowRows:
     """The rows of keys, or ``width`` rows of each batch on both sides of each touched value."""
@@ -258,7 +259,7 @@ def _short(rows: WindowRows, first: Int64, last: Int64) -> Int64:
     return np.unique(rows.key[rows.bounds[:-1][short]])
 
 
-def _diffs(rows: Updates, limit: Limit | None) -> Int64:
+def _diffs(rows: UpdateChunk, limit: Limit | None) -> Int64:
     """The diffs of rows; zero for coordinates that do not count."""
     diffs = spread(rows.scalars(), len(rows))
     if limit is None:
@@ -267,7 +268,7 @@ def _diffs(rows: Updates, limit: Limit | None) -> Int64:
 
 
 def _places(
-    values: Updates, low: Int64, high: Int64, wanted: Updates, ordering: Ordering
+    values: UpdateChunk, low: Int64, high: Int64, wanted: UpdateChunk, ordering: Ordering
 ) -> Int64:
     """The places of values among those of their keys: the first that is not less."""
     if values.columns is None and wanted.columns is None:

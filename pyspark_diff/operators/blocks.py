@@ -87,12 +87,7 @@ class _Blocked(Stage, ABC):
 
 @dataclass(frozen=True)
 class OfValue(_Blocked):
-    """The blocks that contain a value, one of each size.
-
-    Parameters
-    ----------
-    value : str
-    """
+    """The blocks that contain a value, one of each size."""
 
     value: str
 

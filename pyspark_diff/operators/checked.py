@@ -30,7 +30,7 @@ from pyspark_diff.errors import AssertionFailedError, DiffError, NegativeMultipl
 from pyspark_diff.kernels.coordinates import unpack
 from pyspark_diff.kernels.layout import Layout, as_int64
 from pyspark_diff.kernels.lookup import replay_on
-from pyspark_diff.kernels.updates import Int64, Updates, joined
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, joined
 from pyspark_diff.operators.contract import Changes, RecordKernel, Side
 from pyspark_diff.operators.node import Keyed, Node
 from pyspark_diff.spark.schema import TimeType
@@ -113,13 +113,7 @@ class NothingThere(Claim):
 
 @dataclass(frozen=True)
 class CheckedKernel(RecordKernel):
-    """Passes updates on unchanged, and checks each accumulation.
-
-    Parameters
-    ----------
-    time_type : TimeType
-    claim : Claim
-    """
+    """Passes updates on unchanged, and checks each accumulation."""
 
     time_type: TimeType
     claim: Claim = NoneNegative()
@@ -174,14 +168,14 @@ class CompleteKernel(RecordKernel):
         return ([columns[i] for i in wanted], none, none), 0
 
     def check(
-        self, batches: Iterable[Updates], layout: Layout,
+        self, batches: Iterable[UpdateChunk], layout: Layout,
         complete: Callable[[Sequence[Int64]], np.ndarray],
     ) -> None:
         """Check the stored updates at the times that are complete.
 
         Parameters
         ----------
-        batches : iterable of Updates
+        batches : iterable of UpdateChunk
             Consolidated; each record has all its updates in one batch.
         layout : Layout
         complete : callable

@@ -21,12 +21,7 @@ from pyspark_diff.spark.schema import Schema
 
 @dataclass(frozen=True)
 class Codes(Stage):
-    """Replaces a column by its codes.
-
-    Parameters
-    ----------
-    name : str
-    """
+    """Replaces a column by its codes."""
 
     name: str
     keeps_time_and_diff = True

@@ -38,7 +38,7 @@ from pyspark_diff.kernels.quantiles import Quantiles, at_places
 from pyspark_diff.kernels.results import Result
 from pyspark_diff.kernels.results import GroupSums as Vectors
 from pyspark_diff.kernels.top_k import FirstValues
-from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.spark.schema import Schema
@@ -54,7 +54,7 @@ class Touched:
     Parameters
     ----------
     side : Side
-    keys : Updates
+    keys : UpdateChunk
         Each key once, in order.
     place : ndarray of int64
         Number of the visited key for each key of the side's new updates.
@@ -63,7 +63,7 @@ class Touched:
     """
 
     side: Side
-    keys: Updates
+    keys: UpdateChunk
     place: Int64
     times: Int64
 
@@ -251,7 +251,7 @@ class First(Part):
         changes = touched.firsts.changes(from_back=self.from_back)
         values, before, key, time, diff, row, read = changes
         # The layout decodes columns of the value, so that keys, times and diffs are fillers.
-        records = Updates(values.key64, None, 0, 1, values.key64, values.columns)
+        records = UpdateChunk(values.key64, None, 0, 1, values.key64, values.columns)
 
         def column(name: str, rows: Int64) -> pa.Array:
             return side.layout.column(records, side.names.index(name), rows)
@@ -362,7 +362,7 @@ class CollateKernel(ReplayKernel):
         return changes, sum(part.read for part in parts.values())
 
 
-def _keys(sides: Sequence[Side]) -> tuple[Updates, list[Int64]]:
+def _keys(sides: Sequence[Side]) -> tuple[UpdateChunk, list[Int64]]:
     """The distinct keys of all new updates, and the places of each side's keys among them."""
     by_side = [distinct_keys(side.new).at(0, 1) for side in sides]
     keys = max(by_side, key=len)

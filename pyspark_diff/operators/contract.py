@@ -1,11 +1,12 @@
 """The contract of an operator: the guarantees that its parts receive, and their obligations.
 
-With ``A_t`` for ``A`` accumulated at ``t``, an operator ``O = F(A, B, ...)`` is right iff at every
-time and in every step ``[lower, upper)``, however its updates were cut into steps::
+``A_t`` is ``A`` accumulated at ``t``. An operator ``O = F(A, B, ...)`` is right iff this holds at
+every time, in every step ``[lower, upper)``, and for every division of its updates into steps::
 
     O_t = F(A_t, B_t, ...)
 
-An operator has parts of three kinds. Each part receives updates and emits updates.
+An operator has parts of three kinds: stages, replay kernels and bilinear kernels. Each part
+receives updates and emits updates.
 
 ``Stage``, linear: any updates ``U`` and ``V``, in any order, cut anywhere, and not consolidated::
 
@@ -20,8 +21,8 @@ side, restricted to the keys of the new updates, and after any number of steps::
 In a loop a replay kernel runs at a coordinate ``c``, and the sums are over coordinates up to ``c``.
 The runner subtracts the output of smaller coordinates. Outside of loops ``c`` is ``()``.
 
-A kernel that is not stateful does not read old updates, so its input is not stored. With ``F`` the
-fold of the new updates, in order of time, over the kernel's previous output ``G``::
+A kernel that is not stateful does not read old updates, so its input is not stored. ``G`` is the
+kernel's previous output, and ``F`` folds the new updates over it in order of time::
 
     sum(G + emitted, time <= t) = F(sum(G), updates of new up to t in order)
 
@@ -31,22 +32,22 @@ key < upper``, and emits the sum of its per-record outputs::
 
     emitted = f({ u in old + new : lower <= key(u) < upper })
 
-``BilinearKernel``: one bucket, one coordinate ``c``. Each pair of updates of both sides meets once,
-at the coordinate and in the step of the later update::
+``BilinearKernel``: one bucket, one coordinate ``c``. It processes each pair of updates of both
+sides once, at the coordinate and in the step of the later update::
 
-    emitted = { (a x b, max(times), lub(coordinates)): diff * diff :  a, b not both met before }
+    emitted = { (a x b, max(times), lub(coordinates)): diff * diff :  a or b is new }
 
-so the kernel needs no previous output, and retracts nothing. Outside of loops all updates are at
-``()``, and the kernel processes the new updates of the step. Since pairs can be many more than
-updates, the kernel emits them in parts, and computes each part on request. Equal arguments lead to
-the same parts in the same order, so that a caller with some parts can request the others later.
+So the kernel needs no previous output, and retracts nothing. Outside of loops all updates are at
+``()``, and the kernel processes the new updates of the step. Pairs can be many more than updates.
+So the kernel emits them in parts, and computes each part on request. Equal arguments lead to the
+same parts in the same order: a caller that has some parts can request the others later.
 
 All kernels may rely on this, for each `Side`:
 
-* ``old`` are the updates before ``lower``, in any number of batches. Each batch is consolidated and
-  ordered by ``(key64, key, value, coordinate, time)``; values follow the arrangement's ordering if
-  it has one. Their times may have been advanced, to ``lower`` at most: only their sum counts. A
-  record may be in several batches, and its rows may cancel.
+* ``old`` has the updates before ``lower``, in any number of batches. Each batch is consolidated and
+  ordered by ``(key64, key, value, coordinate, time)``. Values follow the arrangement's ordering if
+  it has one. The engine may have advanced old times, to ``lower`` at most, so a kernel uses only
+  the sum of old updates. A record may be in several batches, and its rows may cancel.
 * ``new`` is the consolidated set of all updates under consideration with ``lower <= time < upper``,
   in the same order.
 * Equal keys of all sides are in the same bucket, so no other bucket matters.
@@ -216,10 +217,6 @@ class ReplayKernel(Kernel):
     """A kernel that replays the history of the keys that have new updates.
 
     An operator that arranges its input itself has one side, arranged by the whole record.
-
-    Parameters
-    ----------
-    arranges_output : bool
     """
 
     arranges_output: bool = field(default=False, kw_only=True)

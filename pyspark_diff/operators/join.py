@@ -28,7 +28,7 @@ from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.kernels.join import Piece
 from pyspark_diff.kernels.join import join as join_core
 from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT
-from pyspark_diff.kernels.updates import PerRow, Updates, concat, spread
+from pyspark_diff.kernels.updates import PerRow, UpdateChunk, concat, spread
 from pyspark_diff.operators.contract import BilinearKernel, Changes, Part, Parts, Side, Stage
 from pyspark_diff.operators.node import Arranged, Linear, Node, Reader
 from pyspark_diff.reasons import FAN_OUT, Reason
@@ -121,11 +121,11 @@ class SemijoinKernel(BilinearKernel):
         positions = [left.names.index(self.names[i]) for i in wanted]
         unmatched = [left.new.updates.placed(pack(at))] if self.anti else []
 
-        def matched(piece: Piece) -> Iterator[Updates]:
+        def matched(piece: Piece) -> Iterator[UpdateChunk]:
             for p in piece():
                 yield p.left_updates().at(p.time, sign * p.diff).placed(p.coordinate)
 
-        def changes(updates: Updates) -> tuple[Changes, PerRow]:
+        def changes(updates: UpdateChunk) -> tuple[Changes, PerRow]:
             rows = np.arange(len(updates))
             columns = [left.layout.column(updates, position, rows) for position in positions]
             return (columns, updates.times(), updates.diffs()), updates.coordinate

@@ -85,12 +85,7 @@ def pick(kind: str, source: Node, names: Sequence[tuple[str, str]]) -> Linear:
 
 @dataclass(frozen=True)
 class DropNull(Stage):
-    """The records in which none of some columns is null.
-
-    Parameters
-    ----------
-    columns : tuple of str
-    """
+    """The records in which none of some columns is null."""
 
     columns: tuple[str, ...]
     keeps_time_and_diff = True

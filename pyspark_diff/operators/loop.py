@@ -210,13 +210,7 @@ class EnterAt(Node):
 
 @dataclass(frozen=True)
 class Entering(Stage):
-    """The records that enter a loop at one iteration, without the column of the iteration.
-
-    Parameters
-    ----------
-    at : str
-    number : int
-    """
+    """The records that enter a loop at one iteration, without the column of the iteration."""
 
     at: str
     number: int
@@ -422,13 +416,7 @@ def without_times(source: Node, names: Sequence[str]) -> Reveal:
 
 @dataclass(frozen=True)
 class Revealing(Stage):
-    """A column with one number in all records.
-
-    Parameters
-    ----------
-    name : str
-    number : int
-    """
+    """A column with one number in all records."""
 
     name: str
     number: int

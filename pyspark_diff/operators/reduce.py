@@ -31,7 +31,7 @@ from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import distinct_keys, history, key_lengths
 from pyspark_diff.kernels.jit import interrupted
 from pyspark_diff.kernels.pauses import pause
-from pyspark_diff.kernels.updates import Int64, Updates, concat, joined
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat, joined
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
 from pyspark_diff.operators.node import Arranged, Reader
 from pyspark_diff.reasons import GROUP_FUNCTION, Reason
@@ -88,7 +88,7 @@ class ReduceKernel(ReplayKernel):
             none = np.empty(0, np.int64)
             columns = own.layout.decode(own.new.updates)
             return ([columns[i] for i in wanted], none, none), 0
-        replay = _Replay(self, side)
+        replay = _ReduceReplay(self, side)
         keys = distinct_keys(side.new)
         results = replay.run()
         group, read, recorded = history(side.new, own.old, side.lower, limit=own.limit)
@@ -105,8 +105,8 @@ class ReduceKernel(ReplayKernel):
         return ([columns[i] for i in wanted], rows.times(), rows.diffs()), read + replay.read
 
     def _encoded(
-        self, own: Side, side: Side, keys: Updates, results: "_Results"
-    ) -> Updates | None:
+        self, own: Side, side: Side, keys: UpdateChunk, results: "_Results"
+    ) -> UpdateChunk | None:
         if not results.group:
             return None
         index = np.array(results.group, dtype=np.int64)
@@ -130,10 +130,10 @@ class ReduceKernel(ReplayKernel):
 
     def _check_returns(
         self,
-        replay: "_Replay",
+        replay: "_ReduceReplay",
         results: "_Results",
-        encoded: Updates | None,
-        recorded: Updates | None,
+        encoded: UpdateChunk | None,
+        recorded: UpdateChunk | None,
         group: Int64,
     ) -> None:
         """Check that a key whose values return to those before the step has the result before."""
@@ -166,7 +166,7 @@ class _Results:
     returned: list[tuple[int, int]]
 
 
-class _Replay:
+class _ReduceReplay:
     """The function's calls in one bucket, one for each key and time at which values change."""
 
     def __init__(self, kernel: ReduceKernel, side: Side):

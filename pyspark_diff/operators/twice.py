@@ -44,12 +44,7 @@ class Twice:
 
 @dataclass(frozen=True)
 class TwiceInPandas:
-    """A function of `map_in_pandas`.
-
-    Parameters
-    ----------
-    function : callable
-    """
+    """A function of `map_in_pandas`."""
 
     function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]
 

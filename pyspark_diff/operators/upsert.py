@@ -153,8 +153,8 @@ class UpsertKernel(ReplayKernel):
         index = pa.array(rows)
         return ([pool[self.names[i]].take(index) for i in wanted], times, diffs), read
 
-    def _replay(self, pool: dict[str, pa.Array], before: Int64) -> _Replay:
-        return _Replay(self, pool, before)
+    def _replay(self, pool: dict[str, pa.Array], before: Int64) -> _UpsertReplay:
+        return _UpsertReplay(self, pool, before)
 
     def _check_keys(self, columns: Sequence[pa.Array]) -> None:
         for name, column in zip(self.key, columns):
@@ -194,7 +194,7 @@ class _Events:
         return self.group, self.time, self.number, self.change, self.record, self.count
 
 
-class _Replay:
+class _UpsertReplay:
     """Applies the changes of one bucket to the present records of its keys."""
 
     def __init__(self, kernel: UpsertKernel, pool: dict[str, pa.Array], before: Int64):
@@ -340,11 +340,11 @@ class VersionKernel(UpsertKernel):
 
     sequence: tuple[str, ...] = ()
 
-    def _replay(self, pool: dict[str, pa.Array], before: Int64) -> _Replay:
+    def _replay(self, pool: dict[str, pa.Array], before: Int64) -> _UpsertReplay:
         return _VersionReplay(self, pool, before)
 
 
-class _VersionReplay(_Replay):
+class _VersionReplay(_UpsertReplay):
     _kernel: VersionKernel
 
     def _applied(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import NegativeMultiplicityError
-from pyspark_diff.kernels.updates import Int64, Updates, joined
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, joined
 from pyspark_diff.kernels.window_functions import Function
 from pyspark_diff.kernels.window_reach import Reach
 from pyspark_diff.kernels.window_rows import WindowRows, rows_of
@@ -145,7 +145,7 @@ class _Columns:
     def __init__(self, side: Side, rows: WindowRows):
         self._side, self._rows = side, rows
         pool = rows.pool
-        self._pool = Updates(pool.key64, None, 0, 1, pool.key64, pool.columns)
+        self._pool = UpdateChunk(pool.key64, None, 0, 1, pool.key64, pool.columns)
         self._known: dict[str, pa.Array] = {}
 
     def __call__(self, name: str) -> pa.Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
-from pyspark_diff.query.form import Aggregate, Expression, Named, Relation, Scan, Subquery
+from pyspark_diff.query.form import Aggregate, Named, Relation, Scan, SqlExpression, Subquery
 
 #: The remark of `explain_sql`.
 NOTE = (
@@ -29,7 +29,7 @@ _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 @dataclass
-class Clock:
+class QueryClock:
     """The values of a clock in the expressions of a query.
 
     Parameters
@@ -54,12 +54,12 @@ class Clock:
         if self._relation is None:
             now, last = fresh("now"), fresh("last")
             self._relation = Aggregate(Scan(TABLE, ((self.column, now),)), (), (
-                Named(last, Expression(f"max({now})", columns=frozenset({now}))),
+                Named(last, SqlExpression(f"max({now})", columns=frozenset({now}))),
             ))
         return Subquery(fresh("s"), "scalar", self._relation)
 
 
-def clock_of(struct: T.StructType) -> Clock:
+def clock_of(struct: T.StructType) -> QueryClock:
     """The clock of a collection with one column.
 
     Raises
@@ -78,4 +78,4 @@ def clock_of(struct: T.StructType) -> Clock:
             f"({struct.simpleString()}). Pass clock=flow.clock(...) of a dataflow whose times are "
             "dates or timestamps"
         )
-    return Clock(struct.fields[0].name, struct.fields[0].dataType)
+    return QueryClock(struct.fields[0].name, struct.fields[0].dataType)

@@ -16,10 +16,8 @@ from typing import Any
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.form import (
     Aggregate,
-    Constant,
+    ConstantRelation,
     Distinct,
-    Expression,
-    Filter,
     Generate,
     Join,
     Named,
@@ -28,7 +26,9 @@ from pyspark_diff.query.form import (
     RecursionReference,
     Relation,
     Scan,
+    Selection,
     SetOperation,
+    SqlExpression,
     TopK,
     UnionAll,
     Window,
@@ -91,7 +91,7 @@ def _below(node: Relation) -> Iterator[Relation]:
 
 
 def _cost(node: Relation, frames: Mapping[int, tuple[Relation, DiffFrame]]) -> str:
-    if isinstance(node, (Scan, Constant, UnionAll, RecursionReference)):
+    if isinstance(node, (Scan, ConstantRelation, UnionAll, RecursionReference)):
         return _CHANGE
     mine = _operators(frames[id(node)][1])
     for child in _below(node):
@@ -116,7 +116,7 @@ def _clause(node: Relation, names: dict[str, str]) -> str:
     if isinstance(node, Scan):
         names.update({new: old for old, new in node.renamed})
         return f"FROM {node.table}"
-    if isinstance(node, Filter):
+    if isinstance(node, Selection):
         return f"WHERE {_list(node.conditions, names, ' AND ')}"
     if isinstance(node, Join):
         kind = node.kind.replace("_", " ").upper()
@@ -160,7 +160,7 @@ def _define(named: Iterable[Named], names: dict[str, str]) -> None:
         names[item.name] = _shown(item.expression, names)
 
 
-def _list(values: Iterable[Expression], names: dict[str, str], between: str) -> str:
+def _list(values: Iterable[SqlExpression], names: dict[str, str], between: str) -> str:
     return between.join(_bare(_shown(item, names)) for item in values)
 
 
@@ -174,7 +174,7 @@ def _bare(text: str) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
-def _shown(expression: Expression, names: dict[str, str]) -> str:
+def _shown(expression: SqlExpression, names: dict[str, str]) -> str:
     """An expression with the names of the query."""
     own = {item.name: "(subquery)" for item in expression.subqueries}
     text = _NAME.sub(

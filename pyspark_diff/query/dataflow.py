@@ -12,14 +12,14 @@ from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from pyspark_diff.dataflow.source import Source
 from pyspark_diff.errors import NotReadableError, SchemaError, UnsupportedQueryError
-from pyspark_diff.frame.dataflow import Dataflow as FrameDataflow
+from pyspark_diff.frame.dataflow import FrameDataflow
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.clock import TABLE as CLOCK
-from pyspark_diff.query.clock import Clock, clock_of
+from pyspark_diff.query.clock import QueryClock, clock_of
 from pyspark_diff.query.costs import costs
 from pyspark_diff.query.form import Relation
 from pyspark_diff.query.placeholder import failing, marked
-from pyspark_diff.query.plan_reader import Read, check_pivot, numbered, read_plan
+from pyspark_diff.query.plan_reader import QueryForm, check_pivot, numbered, read_plan
 from pyspark_diff.query.pruning import pruned
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
 from pyspark_diff.query.recursion import (
@@ -244,7 +244,7 @@ class Dataflow(FrameDataflow):
     def _of_text(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
         frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
-    ) -> tuple[DiffFrame, Read]:
+    ) -> tuple[DiffFrame, QueryForm]:
         """The collection of a query in SQL, and the query in its relational form."""
         mutual = mutual_recursion(query) if isinstance(query, str) else None
         if mutual is not None:
@@ -255,7 +255,7 @@ class Dataflow(FrameDataflow):
     def _read_query(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
         variables: dict[str, DiffFrame] | None = None,
-    ) -> tuple[Read, dict[str, DiffFrame]]:
+    ) -> tuple[QueryForm, dict[str, DiffFrame]]:
         """A query in its relational form, and the collections that only this query names.
 
         Variables are tables of their own names, before those of the dataflow.
@@ -271,7 +271,7 @@ class Dataflow(FrameDataflow):
     def _read_text(
         self, query: str, args: dict[str, Any] | list[Any] | None, values: dict[str, Any],
         variables: dict[str, DiffFrame] | None = None,
-    ) -> tuple[Read, dict[str, DiffFrame]]:
+    ) -> tuple[QueryForm, dict[str, DiffFrame]]:
         """A query read from its text, as a client of Connect sees no analysed plan."""
         self._check_open()
         if not isinstance(query, str):
@@ -328,7 +328,7 @@ class Dataflow(FrameDataflow):
     def _mutually_recursive(
         self, query: MutualRecursion, args: dict[str, Any] | list[Any] | None,
         values: dict[str, Any], frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
-    ) -> tuple[DiffFrame, Read]:
+    ) -> tuple[DiffFrame, QueryForm]:
         """The query over the fixed point of its definitions, which begin empty."""
         if isinstance(args, list) and args:
             raise SchemaError(
@@ -368,13 +368,13 @@ class Dataflow(FrameDataflow):
         read, named = self._read_query(query.query, args, values, fixed)
         return self._built(read, named, frames), read
 
-    def _read(self, frame: DataFrame, clock: Clock | None = None) -> Read:
+    def _read(self, frame: DataFrame, clock: QueryClock | None = None) -> QueryForm:
         if not is_classic_frame(frame):
             return self._read_remote(frame)
         check_pivot(written_of(frame))
         return read_plan(analysed_of(frame), frame.sparkSession, self._providers(), clock)
 
-    def _read_remote(self, frame: DataFrame) -> Read:
+    def _read_remote(self, frame: DataFrame) -> QueryForm:
         """A frame of Spark Connect, whose analysed plan is not visible."""
         try:
             from pyspark_diff.query.frame_reader import read_frame
@@ -392,7 +392,7 @@ class Dataflow(FrameDataflow):
         return _SOURCES[provider](name)
 
     def _built(
-        self, read: Read, named: dict[str, DiffFrame],
+        self, read: QueryForm, named: dict[str, DiffFrame],
         frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
     ) -> DiffFrame:
         known = {session.name for session in self._inputs.sessions()} | set(self._kept_names())
@@ -423,10 +423,10 @@ def _without_sqlglot(error: ModuleNotFoundError, method: str, what: str) -> Exce
     )
 
 
-def _read_of(read: Any) -> Read:
+def _read_of(read: Any) -> QueryForm:
     """The reading of a text, with a name of its own for each column."""
     columns = tuple(zip(read.columns, numbered(read.names)))
-    return Read(read.relation, columns, read.tables, read.sources, read.notes)
+    return QueryForm(read.relation, columns, read.tables, read.sources, read.notes)
 
 
 def _with_clock(
@@ -445,7 +445,7 @@ def _with_clock(
     return {**values, "clock": clock}
 
 
-def _clock_in(named: dict[str, DiffFrame]) -> Clock | None:
+def _clock_in(named: dict[str, DiffFrame]) -> QueryClock | None:
     """The clock among the collections that only a query names."""
     try:
         return clock_of(named[CLOCK].schema)

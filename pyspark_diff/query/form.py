@@ -25,7 +25,7 @@ _WORD, WORD_LENGTH_MAX = re.compile("[a-z][a-z0-9_]*"), 20
 
 
 @dataclass(frozen=True)
-class Expression:
+class SqlExpression:
     """A value for each row: SQL text over the names of columns.
 
     Parameters
@@ -64,14 +64,14 @@ class Subquery:
         The column that stands for it in the text of an expression.
     kind : {"scalar", "exists", "in", "not in"}
     relation : Relation
-    values : tuple of Expression
+    values : tuple of SqlExpression
         The left side of an IN or NOT IN.
     """
 
     name: str
     kind: str
     relation: "Relation"
-    values: tuple[Expression, ...] = ()
+    values: tuple[SqlExpression, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class Named:
     """An expression under the name of a new column."""
 
     name: str
-    expression: Expression
+    expression: SqlExpression
 
 
 @dataclass(frozen=True)
 class Order:
     """A sort order of rows: by an expression, in a direction, nulls first or last."""
 
-    expression: Expression
+    expression: SqlExpression
     descending: bool
     nulls_first: bool
 
@@ -104,7 +104,7 @@ class Scan:
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class ConstantRelation:
     """rows(t) = the rows of a frame that never changes."""
 
     frame: DataFrame
@@ -127,11 +127,11 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Filter:
+class Selection:
     """rows(t) = the rows of the child for which each of the conditions is true."""
 
     child: "Relation"
-    conditions: tuple[Expression, ...]
+    conditions: tuple[SqlExpression, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class Join:
     ----------
     left, right : Relation
     kind : {"inner", "left", "right", "full", "left_semi", "left_anti"}
-    conditions : tuple of Expression
+    conditions : tuple of SqlExpression
     lateral : bool
         Whether the right side refers to columns of the left one.
     """
@@ -154,7 +154,7 @@ class Join:
     left: "Relation"
     right: "Relation"
     kind: str
-    conditions: tuple[Expression, ...]
+    conditions: tuple[SqlExpression, ...]
     lateral: bool = False
 
     @property
@@ -228,13 +228,7 @@ class SetOperation:
 
 @dataclass(frozen=True)
 class Window:
-    """rows(t) = the rows of the child, each with the values of window functions.
-
-    Parameters
-    ----------
-    child : Relation
-    functions : tuple of WindowFunction
-    """
+    """rows(t) = the rows of the child, each with the values of window functions."""
 
     child: "Relation"
     functions: tuple["WindowFunction", ...]
@@ -251,16 +245,16 @@ class WindowFunction:
     Parameters
     ----------
     name : str
-    function : Expression
-    partition : tuple of Expression
+    function : SqlExpression
+    partition : tuple of SqlExpression
     order : tuple of Order
     frame : str
         In SQL; empty for a function that has a frame of its own.
     """
 
     name: str
-    function: Expression
-    partition: tuple[Expression, ...]
+    function: SqlExpression
+    partition: tuple[SqlExpression, ...]
     order: tuple[Order, ...]
     frame: str
 
@@ -272,7 +266,7 @@ class Generate:
     Parameters
     ----------
     child : Relation
-    generator : Expression
+    generator : SqlExpression
     outer : bool
         Whether a row without generated rows stays, with nulls.
     names : tuple of str
@@ -280,7 +274,7 @@ class Generate:
     """
 
     child: "Relation"
-    generator: Expression
+    generator: SqlExpression
     outer: bool
     names: tuple[str, ...]
 
@@ -350,8 +344,8 @@ class RecursionReference:
 
 
 Relation = Union[
-    Scan, Constant, Project, Filter, Join, Aggregate, Distinct, UnionAll, SetOperation, Window,
-    Generate, TopK, Recursion, RecursionReference,
+    Scan, ConstantRelation, Project, Selection, Join, Aggregate, Distinct, UnionAll, SetOperation,
+    Window, Generate, TopK, Recursion, RecursionReference,
 ]
 
 
@@ -375,7 +369,7 @@ def prefix_of(name: str) -> str:
     return f"c{number}"
 
 
-def column_of(name: str) -> Expression:
+def column_of(name: str) -> SqlExpression:
     """The expression that is a column.
 
     Examples
@@ -383,7 +377,7 @@ def column_of(name: str) -> Expression:
     >>> column_of("id_1").columns
     frozenset({'id_1'})
     """
-    return Expression(name, columns=frozenset({name}))
+    return SqlExpression(name, columns=frozenset({name}))
 
 
 def children(node: Relation) -> tuple[Relation, ...]:
@@ -404,21 +398,21 @@ def children(node: Relation) -> tuple[Relation, ...]:
     return () if child is None else (child,)
 
 
-def expressions(node: Relation) -> Iterator[Expression]:
+def expressions(node: Relation) -> Iterator[SqlExpression]:
     """The expressions of a node, without those of its children.
 
     Examples
     --------
     >>> scan = Scan("orders", (("id", "id_1"),))
-    >>> [str(one) for one in expressions(Filter(scan, (Expression("id_1 > 2"),)))]
+    >>> [str(one) for one in expressions(Selection(scan, (SqlExpression("id_1 > 2"),)))]
     ['id_1 > 2']
     """
     for field in fields(node):
         yield from _expressions_in(getattr(node, field.name))
 
 
-def _expressions_in(value: Any) -> Iterator[Expression]:
-    if isinstance(value, Expression):
+def _expressions_in(value: Any) -> Iterator[SqlExpression]:
+    if isinstance(value, SqlExpression):
         yield value
         for subquery in value.subqueries:
             for left in subquery.values:
@@ -458,8 +452,8 @@ def outers_of(node: Relation) -> frozenset[str]:
     Examples
     --------
     >>> scan = Scan("orders", (("id", "id_1"),))
-    >>> condition = Expression("id_1 = id_7o", outers=frozenset({"id_7"}))
-    >>> sorted(outers_of(Filter(scan, (condition,))))
+    >>> condition = SqlExpression("id_1 = id_7o", outers=frozenset({"id_7"}))
+    >>> sorted(outers_of(Selection(scan, (condition,))))
     ['id_7']
     """
     outers: set[str] = set()

@@ -16,10 +16,10 @@ from sqlglot import exp
 
 from pyspark_diff.query import refusals
 from pyspark_diff.query.form import prefix_of
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.refusals import Refusal, RefusedPart
 from pyspark_diff.query.text_calls import GENERATORS, UNIT, UNITS, function_name
 from pyspark_diff.query.text_expressions import quoted
-from pyspark_diff.query.text_names import Entry, Scope, Stop, TextNames
+from pyspark_diff.query.text_names import Scope, ScopeColumn, TextNames
 from pyspark_diff.query.text_parser import parsed, place_of
 from pyspark_diff.spark.frames import sql_text
 from pyspark_diff.spark.remote_plans import type_of_message
@@ -41,28 +41,28 @@ _UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class Written:
+class RelationText:
     """The text of a relation: ``SELECT entries FROM body WHERE conditions``.
 
     Parameters
     ----------
     body : str
-    entries : tuple of Entry
+    entries : tuple of ScopeColumn
         Its columns; hidden ones are the second keys of a join by names.
-    below : tuple of Entry
+    below : tuple of ScopeColumn
         Columns below a select list, which a filter or sort above it may name.
     conditions : tuple of str
-    frames : tuple of (int, tuple of Entry)
+    frames : tuple of (int, tuple of ScopeColumn)
         The numbers of the frames in it, each with its columns.
     """
 
     body: str
-    entries: tuple[Entry, ...]
-    below: tuple[Entry, ...] = ()
+    entries: tuple[ScopeColumn, ...]
+    below: tuple[ScopeColumn, ...] = ()
     conditions: tuple[str, ...] = ()
-    frames: tuple[tuple[int, tuple[Entry, ...]], ...] = ()
+    frames: tuple[tuple[int, tuple[ScopeColumn, ...]], ...] = ()
 
-    def visible(self) -> list[Entry]:
+    def visible(self) -> list[ScopeColumn]:
         return [entry for entry in self.entries if not entry.hidden]
 
     def columns(self) -> list[str]:
@@ -79,7 +79,7 @@ class Item:
     text : str
     names : tuple of str
         The names that an alias gives.
-    entry : Entry, optional
+    entry : ScopeColumn, optional
         The column that it is, under a name that does not change.
     generates : bool
         Whether it makes several rows of one.
@@ -87,7 +87,7 @@ class Item:
 
     text: str
     names: tuple[str, ...] = ()
-    entry: Entry | None = None
+    entry: ScopeColumn | None = None
     generates: bool = False
 
 
@@ -95,8 +95,8 @@ class Item:
 class Surroundings:
     """The relations that an expression may name: its own, and those of enclosing queries."""
 
-    own: Written
-    outer: tuple[Written, ...] = field(default=())
+    own: RelationText
+    outer: tuple[RelationText, ...] = field(default=())
 
 
 class FrameColumns:
@@ -122,12 +122,12 @@ class FrameColumns:
     def refuse(self, code: str, construct: str, detail: str = "") -> NoReturn:
         """Notes a refusal, and leaves the part."""
         self.refusals.append(Refusal(code, construct, detail=detail))
-        raise Stop
+        raise RefusedPart
 
     # Names
 
     def resolved(self, names: Sequence[str], number: int | None, places: Surroundings) -> tuple[
-        Entry, int
+        ScopeColumn, int
     ]:
         """The column that a name means, and how many parts of the name are those of the column."""
         for level, written in enumerate((places.own, *places.outer)):
@@ -198,7 +198,7 @@ class FrameColumns:
         own = count == len(parts) and entry.column not in self.outers
         return Item(self.column(parts, number, places), names, entry if own else None)
 
-    def star(self, message: Any, places: Surroundings) -> list[Entry]:
+    def star(self, message: Any, places: Surroundings) -> list[ScopeColumn]:
         star = message.unresolved_star
         if star.HasField("plan_id"):
             self.refuse(refusals.NODE, "the star of a frame", "Remedy: name its columns")

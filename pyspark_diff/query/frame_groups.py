@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.frame_columns import Item, Written, literal_text
+from pyspark_diff.query.frame_columns import Item, RelationText, literal_text
 from pyspark_diff.query.frame_texts import FrameTexts, where
 from pyspark_diff.query.text_expressions import quoted
 
@@ -24,7 +24,7 @@ _WORD = re.compile(r"\w+")
 class FrameGroups(FrameTexts):
     """The groups, pivots and missing values of a frame."""
 
-    def _of_aggregate(self, message: Any, relation: Any) -> Written:
+    def _of_aggregate(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         keys = self.all_items(message.grouping_expressions, written)
         if message.group_type == 4:
@@ -51,8 +51,8 @@ class FrameGroups(FrameTexts):
         )
 
     def pivoted(
-        self, message: Any, relation: Any, written: Written, keys: Sequence[Item]
-    ) -> Written:
+        self, message: Any, relation: Any, written: RelationText, keys: Sequence[Item]
+    ) -> RelationText:
         pivot = message.pivot
         if not pivot.values:
             self.refuse(refusals.NODE, *refusals.PIVOT)
@@ -86,7 +86,7 @@ class FrameGroups(FrameTexts):
         )
         return self.renamed(text, relation)
 
-    def _of_unpivot(self, message: Any, relation: Any) -> Written:
+    def _of_unpivot(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         ids = self.all_items(message.ids, written)
         if message.HasField("values"):
@@ -116,7 +116,7 @@ class FrameGroups(FrameTexts):
 
     # Missing values
 
-    def each(self, message: Any, relation: Any, value: Any) -> Written:
+    def each(self, message: Any, relation: Any, value: Any) -> RelationText:
         """Some columns with other values under the same names."""
         written = self.relation(message.input)
         kinds, folded = self.kinds_of(message.input), self.names.folded
@@ -130,7 +130,7 @@ class FrameGroups(FrameTexts):
             )
         return self.selected(written, items, relation)
 
-    def _of_fill_na(self, message: Any, relation: Any) -> Written:
+    def _of_fill_na(self, message: Any, relation: Any) -> RelationText:
         values = list(message.values)
         by = dict(zip((self.names.folded(name) for name in message.cols), values))
 
@@ -144,7 +144,7 @@ class FrameGroups(FrameTexts):
 
         return self.each(message, relation, value)
 
-    def _of_replace(self, message: Any, relation: Any) -> Written:
+    def _of_replace(self, message: Any, relation: Any) -> RelationText:
         def value(column: str, kind: T.DataType, name: str) -> str | None:
             pairs = [
                 (item.old_value, item.new_value) for item in message.replacements
@@ -165,7 +165,7 @@ class FrameGroups(FrameTexts):
             self.refuse(refusals.NODE, "replace of NULL", "Remedy: use fillna")
         return self.each(message, relation, value)
 
-    def _of_drop_na(self, message: Any, relation: Any) -> Written:
+    def _of_drop_na(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         kinds, folded = self.kinds_of(message.input), self.names.folded
         wanted = {folded(name) for name in message.cols}

@@ -19,13 +19,13 @@ from pyspark.sql import types as T
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
-from pyspark_diff.query.frame_columns import Item, Written, parts_of
+from pyspark_diff.query.frame_columns import Item, RelationText, parts_of
 from pyspark_diff.query.frame_groups import FrameGroups
 from pyspark_diff.query.frame_texts import where
 from pyspark_diff.query.placeholder import projected_table
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.refusals import Refusal, RefusedPart
 from pyspark_diff.query.text_expressions import quoted
-from pyspark_diff.query.text_names import Entry, Stop, TextNames
+from pyspark_diff.query.text_names import ScopeColumn, TextNames
 from pyspark_diff.query.text_parser import parsed
 from pyspark_diff.query.text_reader import TextRead, TextReader
 from pyspark_diff.query.text_values import with_values
@@ -77,7 +77,7 @@ def read_frame(
     writer = _Frames(names, tables, spark, relation)
     try:
         text = writer.whole(relation)
-    except Stop:
+    except RefusedPart:
         raise refusals.refused(writer.refusals) from None
     reader = TextReader(text, {}, spark, providers, None)
     reader.tables, reader.constants = writer.tables, writer.constants
@@ -111,7 +111,7 @@ class _Frames(FrameGroups):
             else:
                 return bool(kind == "sort" and relation.sort.is_global)
 
-    def table(self, name: str, columns: Sequence[str]) -> Written:
+    def table(self, name: str, columns: Sequence[str]) -> RelationText:
         """A table of the dataflow."""
         if name not in self._structs:
             self.refuse(refusals.TABLE, name)
@@ -119,7 +119,7 @@ class _Frames(FrameGroups):
         self.tables[self.names.folded(alias)] = name, self._structs[name]
         return self.scan(alias, columns)
 
-    def _of_read(self, message: Any, relation: Any) -> Written:
+    def _of_read(self, message: Any, relation: Any) -> RelationText:
         if message.is_streaming:
             self.refuse(refusals.STREAM, "stream")
         if message.WhichOneof("read_type") != "named_table":
@@ -131,7 +131,7 @@ class _Frames(FrameGroups):
         names = self.names_of(relation) or []
         return self.scan(".".join(map(quoted, parts_of(name))), names)
 
-    def _of_sql(self, message: Any, relation: Any) -> Written:
+    def _of_sql(self, message: Any, relation: Any) -> RelationText:
         args: dict[str, Any] = {}
         if message.pos_args or message.args or message.pos_arguments:
             self.refuse(refusals.NODE, "spark.sql with positional arguments", (
@@ -157,20 +157,20 @@ class _Frames(FrameGroups):
             text = f"WITH {', '.join(views)} SELECT * FROM ({text}\n) AS {self.fresh('q')}"
         return self.renamed(text, relation)
 
-    def _of_subquery_alias(self, message: Any, relation: Any) -> Written:
+    def _of_subquery_alias(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         return replace(written, entries=tuple(
             replace(entry, qualifier=message.alias) for entry in written.visible()
         ))
 
-    def _of_filter(self, message: Any, relation: Any) -> Written:
+    def _of_filter(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         if " OVER (" in written.body:
             written = self.closed(written)
         condition = self.text(message.condition, self.places(written))
         return replace(written, conditions=(*written.conditions, condition))
 
-    def _of_project(self, message: Any, relation: Any) -> Written:
+    def _of_project(self, message: Any, relation: Any) -> RelationText:
         if not message.HasField("input"):
             self.refuse(refusals.NODE, "a projection without rows")
         table = projected_table(message)
@@ -179,7 +179,7 @@ class _Frames(FrameGroups):
         written = self.relation(message.input)
         return self.selected(written, self.all_items(message.expressions, written), relation)
 
-    def _of_with_columns(self, message: Any, relation: Any) -> Written:
+    def _of_with_columns(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         items = [Item(entry.column, entry=entry) for entry in written.visible()]
         folded = self.names.folded
@@ -200,17 +200,17 @@ class _Frames(FrameGroups):
                 items.append(item)
         return self.selected(written, items, relation)
 
-    def _of_with_columns_renamed(self, message: Any, relation: Any) -> Written:
+    def _of_with_columns_renamed(self, message: Any, relation: Any) -> RelationText:
         return self.named(self.relation(message.input), relation, renames=True)
 
-    def _of_to_df(self, message: Any, relation: Any) -> Written:
+    def _of_to_df(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         return replace(written, entries=tuple(
-            Entry(name, None, entry.column)
+            ScopeColumn(name, None, entry.column)
             for name, entry in zip(message.column_names, written.visible())
         ))
 
-    def _of_drop(self, message: Any, relation: Any) -> Written:
+    def _of_drop(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         gone, folded = set(), self.names.folded
         names = {folded(name) for name in message.column_names}
@@ -227,19 +227,19 @@ class _Frames(FrameGroups):
             *written.below, *(entry for entry in written.entries if entry not in entries)
         )), relation)
 
-    def _of_sort(self, message: Any, relation: Any) -> Written:
+    def _of_sort(self, message: Any, relation: Any) -> RelationText:
         return self.relation(message.input)
 
-    def _of_limit(self, message: Any, relation: Any) -> Written:
+    def _of_limit(self, message: Any, relation: Any) -> RelationText:
         inner, skip = message.input, 0
         if inner.WhichOneof("rel_type") == "offset":
             skip, inner = inner.offset.offset, inner.offset.input
         return self.first(inner, message.limit, skip)
 
-    def _of_offset(self, message: Any, relation: Any) -> Written:
+    def _of_offset(self, message: Any, relation: Any) -> RelationText:
         return self.first(message.input, None, message.offset)
 
-    def first(self, message: Any, limit: int | None, skip: int) -> Written:
+    def first(self, message: Any, limit: int | None, skip: int) -> RelationText:
         """The rows at some positions, in the order of a sort below projections."""
         above, inner = self.relation(message), message
         # coalesce() joins partitions in their order.
@@ -261,7 +261,7 @@ class _Frames(FrameGroups):
         rest += f" OFFSET {skip}" if skip else ""
         return self.closed(above, rest=rest)
 
-    def _of_deduplicate(self, message: Any, relation: Any) -> Written:
+    def _of_deduplicate(self, message: Any, relation: Any) -> RelationText:
         written = self.relation(message.input)
         folded = self.names.folded
         names = {folded(name) for name in message.column_names}
@@ -274,14 +274,14 @@ class _Frames(FrameGroups):
             ))
         return self.closed(written, distinct=True)
 
-    def _of_sample(self, message: Any, relation: Any) -> Written:
+    def _of_sample(self, message: Any, relation: Any) -> RelationText:
         self.refusals.append(Refusal(refusals.SAMPLE, "sample"))
         return self.relation(message.input)
 
-    def _of_set_op(self, message: Any, relation: Any) -> Written:
+    def _of_set_op(self, message: Any, relation: Any) -> RelationText:
         left, right = self.both(message.left_input, message.right_input)
         sides = [[entry.column for entry in side.visible()] for side in (left, right)]
-        entries: list[Entry] = left.visible()
+        entries: list[ScopeColumn] = left.visible()
         if message.by_name:
             folded = self.names.folded
             by = {folded(entry.name or ""): entry for entry in right.visible()}
@@ -298,7 +298,7 @@ class _Frames(FrameGroups):
             more = [name for name in by if name not in mine]
             sides[0] += [f"CAST(NULL AS {kinds[name].simpleString()})" for name in more]
             sides[1] += [by[name].column for name in more]
-            entries = [*entries, *(Entry(by[name].name, None, "") for name in more)]
+            entries = [*entries, *(ScopeColumn(by[name].name, None, "") for name in more)]
             if any(isinstance(kind, T.StructType) for kind in (*kinds.values(), *mine.values())):
                 self.refuse(refusals.NODE, "unionByName of structs")
         how = f"{_SETS[message.set_op_type]}{' ALL' if message.is_all else ''}"
@@ -319,17 +319,17 @@ class _Frames(FrameGroups):
         ]), frames=frames)
         return self.named(written, relation)
 
-    def _of_join(self, message: Any, relation: Any) -> Written:
+    def _of_join(self, message: Any, relation: Any) -> RelationText:
         left, right = self.both(message.left, message.right)
         left = self.closed(left) if left.conditions else left
         right, how = self.simple(right), _JOINS[message.join_type]
         semi = message.join_type in (5, 6)
         sides = (*left.visible(), *right.visible())
         frames = (*left.frames, *right.frames)
-        whole = Written("", sides, frames=frames)
+        whole = RelationText("", sides, frames=frames)
         # Columns below the select lists of the sides may be found by their frames alone.
         condition = ""
-        entries: list[Entry] = list(left.visible() if semi else sides)
+        entries: list[ScopeColumn] = list(left.visible() if semi else sides)
         texts: list[str] = []
         if message.using_columns:
             pairs = []
@@ -349,7 +349,7 @@ class _Frames(FrameGroups):
                 entries = [*(b for _, b in pairs), *others,
                            *(replace(a, hidden=True) for a, _ in pairs)]
             elif message.join_type == 2:
-                merged = [Entry(a.name, None, self.fresh(a.name)) for a, _ in pairs]
+                merged = [ScopeColumn(a.name, None, self.fresh(a.name)) for a, _ in pairs]
                 texts = [
                     f"coalesce({a.column}, {b.column}) AS {entry.column}"
                     for (a, b), entry in zip(pairs, merged)
@@ -365,7 +365,7 @@ class _Frames(FrameGroups):
         if not condition and how != "CROSS JOIN":
             condition = "true"
         on = f" ON {condition}" if condition else ""
-        written = Written(f"{left.body} {how} {right.body}{on}", tuple(entries), frames=frames)
+        written = RelationText(f"{left.body} {how} {right.body}{on}", tuple(entries), frames=frames)
         if texts:
             columns = [entry.column for entry in entries]
             rest = [entry.column for entry in entries[len(texts):]]
@@ -373,7 +373,7 @@ class _Frames(FrameGroups):
             written = replace(self.query(columns, text, entries), frames=frames)
         return self.named(written, relation)
 
-    def _of_lateral_join(self, message: Any, relation: Any) -> Written:
+    def _of_lateral_join(self, message: Any, relation: Any) -> RelationText:
         left = self.closed(self.relation(message.left))
         before = self._enclosing
         self._enclosing = (left, *before)
@@ -392,12 +392,12 @@ class _Frames(FrameGroups):
         on = ""
         if message.HasField("join_condition"):
             condition = self.text(
-                message.join_condition, self.places(Written("", entries, frames=frames))
+                message.join_condition, self.places(RelationText("", entries, frames=frames))
             )
             on = f" ON {condition}"
         body = (
             f"{left.body} {kind} LATERAL ({text}) AS {self.fresh('l')} ({', '.join(columns)}){on}"
         )
         return self.named(
-            self.closed(Written(body, entries, frames=frames)), relation
+            self.closed(RelationText(body, entries, frames=frames)), relation
         )

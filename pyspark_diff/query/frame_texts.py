@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.frame_columns import FrameColumns, Item, Surroundings, Written
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.frame_columns import FrameColumns, Item, RelationText, Surroundings
+from pyspark_diff.query.refusals import Refusal, RefusedPart
 from pyspark_diff.query.text_calls import AGGREGATES
 from pyspark_diff.query.text_expressions import quoted
-from pyspark_diff.query.text_names import Entry, Stop, TextNames
+from pyspark_diff.query.text_names import ScopeColumn, TextNames
 from pyspark_diff.spark.remote_plans import frame_of_relation
 from pyspark_diff.spark.sent import messages_in
 
@@ -56,22 +56,23 @@ class FrameTexts(FrameColumns):
         #: The texts of common table expressions, each with its columns.
         self.queries: dict[str, tuple[list[str], str]] = {}
         self._references: dict[int, Any] = {}
-        self._enclosing: tuple[Written, ...] = ()
+        self._enclosing: tuple[RelationText, ...] = ()
 
     def query(
-        self, columns: Sequence[str], text: str, entries: Sequence[Entry],
-        below: Sequence[Entry] = (),
-    ) -> Written:
+        self, columns: Sequence[str], text: str, entries: Sequence[ScopeColumn],
+        below: Sequence[ScopeColumn] = (),
+    ) -> RelationText:
         """A relation that is the common table expression of a text."""
         name = self.fresh("r")
         if self.outers & set(_WORD.findall(text)):
             # A common table expression reads no column of an enclosing query.
-            return Written(f"({text}) AS {name} ({', '.join(columns)})", tuple(entries),
-                           tuple(below))
+            return RelationText(
+                f"({text}) AS {name} ({', '.join(columns)})", tuple(entries), tuple(below)
+            )
         self.queries[name] = (list(columns), text)
-        return Written(name, tuple(entries), tuple(below))
+        return RelationText(name, tuple(entries), tuple(below))
 
-    def closed(self, written: Written, distinct: bool = False, rest: str = "") -> Written:
+    def closed(self, written: RelationText, distinct: bool = False, rest: str = "") -> RelationText:
         """A relation without conditions of its own."""
         entries = written.visible() if distinct else written.entries
         columns = list(dict.fromkeys(item.column for item in entries)) if distinct else (
@@ -88,7 +89,7 @@ class FrameTexts(FrameColumns):
             self.query(columns, text, entries, below), frames=written.frames
         )
 
-    def simple(self, written: Written) -> Written:
+    def simple(self, written: RelationText) -> RelationText:
         """A relation whose body is one item of FROM."""
         if not written.conditions and re.fullmatch(r"\w+", written.body):
             return written
@@ -113,7 +114,7 @@ class FrameTexts(FrameColumns):
             self.refuse(refusals.NODE, "a clause in a correlated subquery")
         return [item.dataType for item in schema.fields]
 
-    def named(self, written: Written, relation: Any, renames: bool = False) -> Written:
+    def named(self, written: RelationText, relation: Any, renames: bool = False) -> RelationText:
         """A relation whose visible columns have the names that the server says."""
         names, visible = self.names_of(relation), written.visible()
         if names is None:
@@ -133,11 +134,13 @@ class FrameTexts(FrameColumns):
                     f"the reader understands the column {entry.name}, and Spark {name}. Remedy: "
                     "select the columns by name"
                 ))
-            entries.append(replace(entry, name=name) if same else Entry(name, None, entry.column))
+            entries.append(
+                replace(entry, name=name) if same else ScopeColumn(name, None, entry.column)
+            )
         hidden = [entry for entry in written.entries if entry.hidden]
         return replace(written, entries=(*entries, *hidden))
 
-    def relation(self, message: Any) -> Written:
+    def relation(self, message: Any) -> RelationText:
         """The text of a relation; refused parts are noted, and those below them too."""
         kind = message.WhichOneof("rel_type")
         if kind == "with_relations":
@@ -165,23 +168,23 @@ class FrameTexts(FrameColumns):
             if getattr(getattr(value, "DESCRIPTOR", None), "name", "") == "Relation":
                 try:
                     self.relation(value)
-                except Stop:
+                except RefusedPart:
                     pass
-        raise Stop
+        raise RefusedPart
 
-    def both(self, *messages: Any) -> list[Written]:
+    def both(self, *messages: Any) -> list[RelationText]:
         """Several relations; all of them are read before a refusal leaves the part."""
         results, stopped = [], False
         for message in messages:
             try:
                 results.append(self.relation(message))
-            except Stop:
+            except RefusedPart:
                 stopped = True
         if stopped:
-            raise Stop
+            raise RefusedPart
         return results
 
-    def with_references(self, message: Any) -> Written:
+    def with_references(self, message: Any) -> RelationText:
         before = dict(self._references)
         for item in message.references:
             self._references[item.common.plan_id] = item
@@ -203,22 +206,22 @@ class FrameTexts(FrameColumns):
         columns = ", ".join(entry.column for entry in written.visible())
         return f"SELECT {columns} FROM {written.body}{where(written)}"
 
-    def places(self, written: Written) -> Surroundings:
+    def places(self, written: RelationText) -> Surroundings:
         return Surroundings(written, self._enclosing)
 
-    def scan(self, text: str, names: Sequence[str]) -> Written:
+    def scan(self, text: str, names: Sequence[str]) -> RelationText:
         pairs = [(name, self.fresh(name)) for name in names]
         body = f"SELECT {', '.join(quoted(name) for name in names)} FROM {text}"
         return self.query([column for _, column in pairs], body, [
-            Entry(name, None, column) for name, column in pairs
+            ScopeColumn(name, None, column) for name, column in pairs
         ])
 
-    def constant(self, relation: Any) -> Written:
+    def constant(self, relation: Any) -> RelationText:
         frame, name = frame_of_relation(relation, self.spark), self.fresh("constant")
         self.constants[self.names.folded(name)] = frame
         return self.scan(name, frame.columns)
 
-    def renamed(self, text: str, relation: Any) -> Written:
+    def renamed(self, text: str, relation: Any) -> RelationText:
         """The columns of a text under new names, and those that the server says."""
         names = self.names_of(relation)
         if names is None:
@@ -226,31 +229,31 @@ class FrameTexts(FrameColumns):
         assert names is not None
         columns = [self.fresh(name) for name in names]
         return self.query(columns, text, [
-            Entry(name, None, column) for name, column in zip(names, columns)
+            ScopeColumn(name, None, column) for name, column in zip(names, columns)
         ])
 
-    def all_items(self, messages: Sequence[Any], written: Written) -> list[Item]:
+    def all_items(self, messages: Sequence[Any], written: RelationText) -> list[Item]:
         """The items of a select list; all of them are read before a refusal leaves the part."""
         items, stopped = [], False
         for message in messages:
             try:
                 items += self.items(message, self.places(written))
-            except Stop:
+            except RefusedPart:
                 stopped = True
         if stopped:
-            raise Stop
+            raise RefusedPart
         return items
 
     def selected(
-        self, written: Written, items: Sequence[Item], relation: Any, rest: str = "",
+        self, written: RelationText, items: Sequence[Item], relation: Any, rest: str = "",
         keeps: bool = True,
-    ) -> Written:
+    ) -> RelationText:
         """The select list of items over a relation."""
         names = self.names_of(relation)
         total = len(names) if names is not None else len(items)
         columns: list[str] = []
         texts: list[str] = []
-        entries: list[Entry] = []
+        entries: list[ScopeColumn] = []
         for item in items:
             count = 1
             if item.generates and sum(other.generates for other in items) == 1:
@@ -267,7 +270,7 @@ class FrameTexts(FrameColumns):
             )) and entry.column not in columns and keeps:
                 columns.append(entry.column)
                 texts.append(item.text)
-                entries.append(Entry(own[0] or entry.name, entry.qualifier, entry.column))
+                entries.append(ScopeColumn(own[0] or entry.name, entry.qualifier, entry.column))
                 if names is not None and entry.name is not None and (
                     self.names.folded(entry.name) != self.names.folded(own[0] or "")
                 ):
@@ -277,7 +280,7 @@ class FrameTexts(FrameColumns):
                 continue
             fresh = [self.fresh(name) for name in own]
             columns += fresh
-            entries += [Entry(name, None, column) for name, column in zip(own, fresh)]
+            entries += [ScopeColumn(name, None, column) for name, column in zip(own, fresh)]
             if count == 1:
                 texts.append(f"{item.text} AS {fresh[0]}")
             else:
@@ -289,7 +292,7 @@ class FrameTexts(FrameColumns):
             ))
         # A sort or filter above may name the columns below, but not those below an aggregate.
         called = {name.lower() for text in texts for name in _CALL.findall(text)}
-        below: list[Entry] = []
+        below: list[ScopeColumn] = []
         if not rest and not called & AGGREGATES and not any(item.generates for item in items):
             below = [
                 entry for entry in (*written.entries, *written.below)
@@ -304,5 +307,5 @@ class FrameTexts(FrameColumns):
         return replace(self.query(columns, text, entries, below), frames=written.frames)
 
 
-def where(written: Written) -> str:
+def where(written: RelationText) -> str:
     return f" WHERE {' AND '.join(written.conditions)}" if written.conditions else ""

@@ -1,6 +1,6 @@
 """The order of joins: the conditions of a query go to the joins and tables that they are about.
 
-    rows(filtered(node, conditions), t) = rows(Filter(node, conditions), t)
+    rows(filtered(node, conditions), t) = rows(Selection(node, conditions), t)
 """
 
 from __future__ import annotations
@@ -8,36 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark_diff.query.form import Expression, Filter, Join, Relation
+from pyspark_diff.query.form import Join, Relation, Selection, SqlExpression
 
 
-def filtered(relation: Relation, conditions: Sequence[Expression]) -> Relation:
+def filtered(relation: Relation, conditions: Sequence[SqlExpression]) -> Relation:
     """The rows of a relation for which conditions are true; comma joins become equality joins.
 
     Examples
     --------
     >>> from pyspark_diff.query.form import Scan
     >>> a, b = (Scan(name, (("x", f"{name}_1"),)) for name in "ab")
-    >>> equal = Expression("a_1 = b_1", columns=frozenset({"a_1", "b_1"}))
+    >>> equal = SqlExpression("a_1 = b_1", columns=frozenset({"a_1", "b_1"}))
     >>> filtered(Join(a, b, "inner", ()), [equal]).conditions[0].text
     'a_1 = b_1'
     """
     plain = [item for item in conditions if _is_plain(item) and item.columns]
     others = [item for item in conditions if not (_is_plain(item) and item.columns)]
     relation = _pushed(relation, list(dict.fromkeys(plain)))
-    return Filter(relation, tuple(others)) if others else relation
+    return Selection(relation, tuple(others)) if others else relation
 
 
-def _is_plain(item: Expression) -> bool:
+def _is_plain(item: SqlExpression) -> bool:
     """Whether a condition is about columns of its own relation alone."""
     return not item.subqueries and not item.outers
 
 
-def _sorted(conditions: Sequence[Expression]) -> tuple[Expression, ...]:
+def _sorted(conditions: Sequence[SqlExpression]) -> tuple[SqlExpression, ...]:
     return tuple(sorted(conditions, key=lambda item: item.text))
 
 
-def _pushed(relation: Relation, conditions: list[Expression]) -> Relation:
+def _pushed(relation: Relation, conditions: list[SqlExpression]) -> Relation:
     if isinstance(relation, Join) and not relation.lateral:
         if _is_inner(relation):
             leaves: list[Relation] = []
@@ -53,7 +53,7 @@ def _pushed(relation: Relation, conditions: list[Expression]) -> Relation:
             relation = replace(
                 relation, left=_pushed(relation.left, []), right=_pushed(relation.right, [])
             )
-    return Filter(relation, _sorted(conditions)) if conditions else relation
+    return Selection(relation, _sorted(conditions)) if conditions else relation
 
 
 def _is_inner(relation: Relation) -> bool:
@@ -62,7 +62,7 @@ def _is_inner(relation: Relation) -> bool:
     )
 
 
-def _flatten(relation: Relation, leaves: list[Relation], conditions: list[Expression]) -> None:
+def _flatten(relation: Relation, leaves: list[Relation], conditions: list[SqlExpression]) -> None:
     """Gathers the sides of a tree of inner joins, and its conditions."""
     if isinstance(relation, Join) and _is_inner(relation):
         conditions += relation.conditions
@@ -72,7 +72,7 @@ def _flatten(relation: Relation, leaves: list[Relation], conditions: list[Expres
         leaves.append(relation)
 
 
-def _ordered(leaves: list[Relation], conditions: list[Expression]) -> Relation:
+def _ordered(leaves: list[Relation], conditions: list[SqlExpression]) -> Relation:
     """Inner joins in an order in which conditions connect each side, if there is one."""
     placed = []
     for leaf in leaves:

@@ -21,11 +21,11 @@ from pyspark_diff.query import refusals
 from pyspark_diff.query.clock import KINDS, NOTE
 from pyspark_diff.query.form import (
     OUTER,
-    Expression,
     Named,
     Order,
     Project,
     Relation,
+    SqlExpression,
     Subquery,
     column_of,
 )
@@ -97,7 +97,7 @@ class Swaps:
 
 
 @dataclass
-class Parts:
+class PlanReferences:
     """The columns, outer columns and subqueries of an expression, gathered while it is renamed."""
 
     columns: set[str] = field(default_factory=set)
@@ -119,14 +119,14 @@ class AggregateCall:
 class PlanExpressions(PlanNames):
     """The expressions of a plan."""
 
-    def expression(self, node: Any, swaps: Swaps | None = None) -> Expression:
-        parts = Parts()
+    def expression(self, node: Any, swaps: Swaps | None = None) -> SqlExpression:
+        parts = PlanReferences()
         text = self.text(bare(node), parts, swaps)
-        return Expression(
+        return SqlExpression(
             text, frozenset(parts.outers), tuple(parts.subqueries), frozenset(parts.columns)
         )
 
-    def text(self, node: Any, parts: Parts, swaps: Swaps | None = None) -> str:
+    def text(self, node: Any, parts: PlanReferences, swaps: Swaps | None = None) -> str:
         refused = len(self.refusals)
         renamed = self.renamed(node, parts, swaps)
         text = sql_text(renamed)
@@ -188,7 +188,7 @@ class PlanExpressions(PlanNames):
         )
         return sql_class("catalyst.types.DataTypeUtils").toAttribute(kind)
 
-    def renamed(self, node: Any, parts: Parts, swaps: Swaps | None) -> Any:
+    def renamed(self, node: Any, parts: PlanReferences, swaps: Swaps | None) -> Any:
         """The expression over the names of the form; subqueries become columns."""
         column = swaps.get(node) if swaps else None
         if column:
@@ -287,7 +287,7 @@ class PlanExpressions(PlanNames):
         return node.withNewChildren(children)
 
     def aggregate_text(
-        self, node: Any, call: AggregateCall, parts: Parts, swaps: Swaps | None
+        self, node: Any, call: AggregateCall, parts: PlanReferences, swaps: Swaps | None
     ) -> str:
         """The text of an aggregate with its DISTINCT, order and FILTER."""
         arguments = ", ".join(
@@ -302,10 +302,10 @@ class PlanExpressions(PlanNames):
             text += f" FILTER (WHERE {self.text(node.filter().get(), parts, swaps)})"
         return text
 
-    def replaced(self, node: Any, parts: Parts, swaps: Swaps | None) -> Any:
+    def replaced(self, node: Any, parts: PlanReferences, swaps: Swaps | None) -> Any:
         """The replacement of an expression, or the expression if only it has SQL text."""
         refused = len(self.refusals)
-        tried = Parts(
+        tried = PlanReferences(
             set(parts.columns), set(parts.outers), list(parts.subqueries), dict(parts.lambdas)
         )
         replacement = self.renamed(node.replacement(), tried, swaps)
@@ -328,7 +328,7 @@ class PlanExpressions(PlanNames):
         ]
         return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
 
-    def whole_text(self, kind: str, node: Any, parts: Parts, swaps: Swaps | None) -> str:
+    def whole_text(self, kind: str, node: Any, parts: PlanReferences, swaps: Swaps | None) -> str:
         """The text of an expression with the parameters that Catalyst leaves out."""
         if kind == "Collate":
             return f"({self.text(node.child(), parts, swaps)} COLLATE {node.collation().sql()})"
@@ -359,7 +359,7 @@ class PlanExpressions(PlanNames):
         tried = str(node.evalMode().toString()) == "TRY"
         return f"{'TRY_' if tried else ''}CAST({arguments[0]} AS {type_name})"
 
-    def written(self, text: str, node: Any, parts: Parts) -> Any:
+    def written(self, text: str, node: Any, parts: PlanReferences) -> Any:
         """A column whose name `text` replaces by a text at the end."""
         name = self.fresh("text_of_")
         parts.lambdas[name] = text
@@ -367,7 +367,7 @@ class PlanExpressions(PlanNames):
         parts.lambdas = dict(reversed(list(parts.lambdas.items())))
         return self.column(name, node)
 
-    def with_lambda(self, node: Any, parts: Parts, swaps: Swaps | None) -> Any:
+    def with_lambda(self, node: Any, parts: PlanReferences, swaps: Swaps | None) -> Any:
         arguments = items_of(node.arguments())
         names = {item.exprId().id(): self.fresh("x") for item in arguments}
         body = self.with_variables(node.function(), names)
@@ -390,7 +390,7 @@ class PlanExpressions(PlanNames):
             scala_sequence([self.with_variables(child, names) for child in below])
         )
 
-    def counted_values(self, node: Any, parts: Parts, swaps: Swaps | None) -> str:
+    def counted_values(self, node: Any, parts: PlanReferences, swaps: Swaps | None) -> str:
         """The condition that so many values are neither NULL nor NaN, as of dropna."""
         tests = []
         for item in items_of(node.children()):
@@ -403,7 +403,7 @@ class PlanExpressions(PlanNames):
         counts = " + ".join(f"CASE WHEN {test} THEN 1 ELSE 0 END" for test in tests)
         return f"{counts or 0} >= {least}"
 
-    def pivoted(self, node: Any, parts: Parts, swaps: Swaps | None) -> Any:
+    def pivoted(self, node: Any, parts: PlanReferences, swaps: Swaps | None) -> Any:
         """The values of a pivot in an array, in the order of the pivoted values."""
         if node.pivotColumnValues().isEmpty():
             name, detail = refusals.PIVOT
@@ -420,10 +420,10 @@ class PlanExpressions(PlanNames):
         return self.written(f"array({calls})", node, parts)
 
     def with_subquery(
-        self, node: Any, parts: Parts, swaps: Swaps | None, negated: bool = False
+        self, node: Any, parts: PlanReferences, swaps: Swaps | None, negated: bool = False
     ) -> Any:
         kind, query = kind_of(node), node
-        values: tuple[Expression, ...] = ()
+        values: tuple[SqlExpression, ...] = ()
         if kind == "ScalarSubquery":
             name = "scalar"
         elif kind == "Exists":
@@ -457,7 +457,7 @@ class PlanExpressions(PlanNames):
             for item in nodes
         )
 
-    def conditions(self, parts: list[Any]) -> tuple[Expression, ...]:
+    def conditions(self, parts: list[Any]) -> tuple[SqlExpression, ...]:
         """Conjuncts in an order that does not depend on that of the query."""
         plain = [self.expression(item) for item in parts if not self.has_subquery(item)]
         others = [

@@ -10,17 +10,18 @@ from typing import Any
 
 from pyspark_diff.query import refusals
 from pyspark_diff.query.form import (
-    Filter,
     Named,
     Order,
     Project,
     Relation,
+    Selection,
     TopK,
     column_of,
     outers_of,
 )
 from pyspark_diff.query.plan_expressions import PlanExpressions
-from pyspark_diff.query.plan_names import Stop, conjuncts, topmost
+from pyspark_diff.query.plan_names import conjuncts, topmost
+from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.spark.jvm import items_of, kind_of
 
 #: Nodes whose rows always have the order of their child's.
@@ -71,11 +72,11 @@ class PlanLimits(PlanExpressions):
             self.refuse(refusals.NODE, "a generator between ORDER BY and LIMIT", plan, (
                 "Spark takes the elements of the first rows. Remedy: sort the generator's rows"
             ))
-            raise Stop
+            raise RefusedPart
         if _keeps_order(plan) and self.is_sorted(plan):
             relation, order = self.in_order(plan.child())
             if kind == "Filter":
-                return Filter(relation, self.conditions(conjuncts(plan.condition()))), order
+                return Selection(relation, self.conditions(conjuncts(plan.condition()))), order
             if kind != "Project":
                 return relation, order
             return _with_keys(relation, self.selected(plan), order), order

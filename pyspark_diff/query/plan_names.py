@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pyspark_diff.query.clock import Clock
+from pyspark_diff.query.clock import QueryClock
 from pyspark_diff.query.form import prefix_of
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.spark.jvm import class_called, items_of, kind_of, loaded_class
@@ -36,15 +36,11 @@ _ROUNDS = 3
 _UNUSED = "unused_"
 
 
-class Stop(Exception):
-    """The reader cannot go on below a refused part."""
-
-
 class PlanNames:
     """The names and refusals of a plan."""
 
     def __init__(
-        self, spark: SparkSession, providers: frozenset[str], clock: Clock | None
+        self, spark: SparkSession, providers: frozenset[str], clock: QueryClock | None
     ):
         self.spark, self.providers, self.clock = spark, providers, clock
         self.refusals: list[Refusal] = []

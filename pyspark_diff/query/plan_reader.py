@@ -16,13 +16,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import Clock
+from pyspark_diff.query.clock import QueryClock
 from pyspark_diff.query.form import (
     Aggregate,
-    Constant,
+    ConstantRelation,
     Distinct,
-    Expression,
-    Filter,
     Generate,
     Join,
     Named,
@@ -31,7 +29,9 @@ from pyspark_diff.query.form import (
     RecursionReference,
     Relation,
     Scan,
+    Selection,
     SetOperation,
+    SqlExpression,
     UnionAll,
     Window,
     WindowFunction,
@@ -41,8 +41,9 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.placeholder import is_placeholder, marked_table
 from pyspark_diff.query.plan_expressions import Swaps, picked
 from pyspark_diff.query.plan_limits import PlanLimits
-from pyspark_diff.query.plan_names import Stop, bare, conjuncts, topmost
+from pyspark_diff.query.plan_names import bare, conjuncts, topmost
 from pyspark_diff.query.pruning import used_names
+from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.spark.jvm import (
     analysed_plan,
     frame_of_plan,
@@ -76,7 +77,7 @@ _CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range", "LogicalRDD"}
 
 
 @dataclass(frozen=True)
-class Read:
+class QueryForm:
     """A query that was read.
 
     Parameters
@@ -101,8 +102,8 @@ class Read:
 
 def read_plan(
     plan: Any, spark: SparkSession, providers: frozenset[str] = frozenset(),
-    clock: Clock | None = None,
-) -> Read:
+    clock: QueryClock | None = None,
+) -> QueryForm:
     """The relational form of an analysed plan.
 
     Parameters
@@ -113,7 +114,7 @@ def read_plan(
         The session that analysed it.
     providers : frozenset of str
         The providers of tables of the catalog that a source reads.
-    clock : Clock, optional
+    clock : QueryClock, optional
         The current date and time are its values.
 
     Raises
@@ -139,7 +140,7 @@ def read_plan(
         reader.notes.append(
             "ORDER BY: a collection has no order; sort the frame that at() returns"
         )
-    return Read(
+    return QueryForm(
         relation, tuple(columns), frozenset(reader.tables), tuple(reader.sources.items()),
         tuple(reader.notes),
     )
@@ -188,7 +189,7 @@ class _PlanReader(PlanLimits):
     """The nodes of a plan."""
 
     def __init__(
-        self, spark: SparkSession, providers: frozenset[str], clock: Clock | None
+        self, spark: SparkSession, providers: frozenset[str], clock: QueryClock | None
     ):
         super().__init__(spark, providers, clock)
         self._bodies: dict[int, Any] = {}
@@ -202,7 +203,7 @@ class _PlanReader(PlanLimits):
         relation: Relation | None = None
         try:
             relation = self.walk(self.prepared(plan))
-        except Stop:
+        except RefusedPart:
             pass
         if self.refusals or relation is None:
             raise refusals.refused(self.refusals)
@@ -220,7 +221,7 @@ class _PlanReader(PlanLimits):
                 "checkpoint() and rdd compute them, and the frame has none. Remedy: leave the call "
                 "out"
             ))
-            raise Stop
+            raise RefusedPart
         if kind in _CONSTANT:
             return self.on_constant(plan)
         if kind in _TRANSPARENT:
@@ -237,17 +238,17 @@ class _PlanReader(PlanLimits):
     def on_constant(self, plan: Any) -> Relation:
         if plan.isStreaming():
             self.refuse(refusals.STREAM, "stream", plan)
-            raise Stop
+            raise RefusedPart
         frame = frame_of_plan(plan, self.spark)
         frame = frame.toDF(*[self.name(item) for item in items_of(plan.output())])
-        return Constant(frame if frame.columns else frame.selectExpr("1 AS one_"))
+        return ConstantRelation(frame if frame.columns else frame.selectExpr("1 AS one_"))
 
     def on_unknown(self, plan: Any, kind: str) -> Relation:
         if plan.children().size() == 0:
             match = self.external_table(plan, kind)
             if match is not None:
                 return match
-            raise Stop
+            raise RefusedPart
         if kind.endswith("Command") or "Command" in kind:
             self.refuse(refusals.NO_QUERY, kind, plan)
         else:
@@ -255,9 +256,9 @@ class _PlanReader(PlanLimits):
         for child in items_of(plan.children()):
             try:
                 self.walk(child)
-            except Stop:
+            except RefusedPart:
                 pass
-        raise Stop
+        raise RefusedPart
 
     def external_table(self, plan: Any, kind: str) -> Relation | None:
         if plan.isStreaming():
@@ -285,12 +286,12 @@ class _PlanReader(PlanLimits):
             if kind_of(item) == "Alias" and item.metadata().contains(_SESSION):
                 # Spark merges the sessions of such a column when it runs the plan.
                 self.refuse(refusals.NODE, "session_window(...)", item, refusals.SESSION)
-                raise Stop
+                raise RefusedPart
         return self.named(items)
 
     def on_filter(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
-        return Filter(child, self.conditions(conjuncts(plan.condition())))
+        return Selection(child, self.conditions(conjuncts(plan.condition())))
 
     def on_aggregate(self, plan: Any) -> Relation:
         child = self.walk(plan.child())
@@ -339,7 +340,7 @@ class _PlanReader(PlanLimits):
             for item, attribute in zip(items_of(row), output):
                 value = self.expression(item)
                 text = f"CAST({value} AS {attribute.dataType().sql()})"
-                columns[self.name(attribute)] = Expression(
+                columns[self.name(attribute)] = SqlExpression(
                     text, value.outers, value.subqueries, value.columns
                 )
             rows.append(Project(child, tuple(Named(*column) for column in columns.items())))
@@ -383,11 +384,11 @@ class _PlanReader(PlanLimits):
                 return self.on_constant(plan)
         name = str(plan.generator().prettyName()) + "_outer" * bool(plan.outer())
         self.refuse(refusals.NODE, f"{name}(...)", plan, refusals.only_in_from(name))
-        raise Stop
+        raise RefusedPart
 
     def on_pythonworkerlogs(self, plan: Any) -> Relation:
         self.refuse(refusals.NODE, "python_worker_logs()", plan, refusals.LOGS)
-        raise Stop
+        raise RefusedPart
 
     def on_join(self, plan: Any) -> Relation:
         left, right = self.walk(plan.left()), self.walk(plan.right())
@@ -411,7 +412,7 @@ class _PlanReader(PlanLimits):
         how = str(plan.joinType().sql())
         if how not in _JOINS:
             self.refuse(refusals.NODE, f"{how} JOIN", plan)
-            raise Stop
+            raise RefusedPart
         condition = plan.condition()
         parts = conjuncts(condition.get()) if condition.isDefined() else []
         return Join(left, right, _JOINS[how], self.conditions(parts), lateral)

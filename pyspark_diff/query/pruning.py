@@ -15,10 +15,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pyspark_diff.query.form import (
-    Constant,
+    ConstantRelation,
     Distinct,
-    Expression,
-    Filter,
     Generate,
     Join,
     Named,
@@ -27,7 +25,9 @@ from pyspark_diff.query.form import (
     Recursion,
     Relation,
     Scan,
+    Selection,
     SetOperation,
+    SqlExpression,
     TopK,
     UnionAll,
     Window,
@@ -51,7 +51,7 @@ def used_columns(relation: Relation, wanted: Iterable[str]) -> dict[str, set[str
     Examples
     --------
     >>> scan = Scan("orders", (("id", "id_1"), ("day", "day_2"), ("note", "note_3")))
-    >>> query = Filter(scan, (Expression("day_2 > 1", columns=frozenset({"day_2"})),))
+    >>> query = Selection(scan, (SqlExpression("day_2 > 1", columns=frozenset({"day_2"})),))
     >>> {name: sorted(columns) for name, columns in used_columns(query, ["id_1"]).items()}
     {'orders': ['day', 'id']}
     """
@@ -72,7 +72,7 @@ def used_names(relation: Relation, wanted: Iterable[str]) -> frozenset[str]:
     Examples
     --------
     >>> scan = Scan("orders", (("id", "id_1"), ("day", "day_2")))
-    >>> sorted(used_names(Filter(scan, (Expression("day_2 > 1"),)), ["id_1"]))
+    >>> sorted(used_names(Selection(scan, (SqlExpression("day_2 > 1"),)), ["id_1"]))
     ['day_2', 'id_1']
     """
     demand = _Demand()
@@ -127,9 +127,9 @@ class _Demand:
     def _names(self, node: Relation, wanted: frozenset[str]) -> frozenset[str]:
         """The columns of its children that a node uses."""
         names: set[str] = set()
-        if isinstance(node, (Filter, Generate, Join)):
+        if isinstance(node, (Selection, Generate, Join)):
             names |= wanted
-        parts: Iterable[Expression] = expressions(node)
+        parts: Iterable[SqlExpression] = expressions(node)
         if isinstance(node, Project):
             parts = (item.expression for item in node.named if item.name in wanted)
         for expression in parts:
@@ -138,7 +138,7 @@ class _Demand:
             names |= _outers(node.right)
         return frozenset(names)
 
-    def _in(self, expression: Expression) -> set[str]:
+    def _in(self, expression: SqlExpression) -> set[str]:
         names = {*expression.columns, *_WORD.findall(expression.text)}
         for subquery in expression.subqueries:
             compared = () if subquery.kind == "exists" else subquery.relation.columns
@@ -198,16 +198,16 @@ class _Pruning:
             return Project(child, tuple(
                 replace(item, expression=self._expression(item.expression)) for item in remaining
             ))
-        if isinstance(node, Constant):
+        if isinstance(node, ConstantRelation):
             return node
         return self._value_fields(node)
 
-    def _names(self, expression: Expression) -> set[str]:
+    def _names(self, expression: SqlExpression) -> set[str]:
         return {*expression.columns, *_WORD.findall(expression.text)}
 
     def _value(self, value: Any) -> Any:
         """A field of a node, with the relations in it pruned."""
-        if isinstance(value, Expression):
+        if isinstance(value, SqlExpression):
             return self._expression(value)
         if isinstance(value, tuple):
             return tuple(map(self._value, value))
@@ -220,7 +220,7 @@ class _Pruning:
             field.name: self._value(getattr(value, field.name)) for field in fields(value)
         })
 
-    def _expression(self, expression: Expression) -> Expression:
+    def _expression(self, expression: SqlExpression) -> SqlExpression:
         if not expression.subqueries:
             return expression
         return replace(expression, subqueries=tuple(

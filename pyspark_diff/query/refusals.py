@@ -139,6 +139,10 @@ def only_in_from(name: str) -> str:
     )
 
 
+class RefusedPart(Exception):
+    """The reader leaves a refused part; the refusal is noted already."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One refused part of a query.

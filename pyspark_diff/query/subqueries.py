@@ -22,12 +22,12 @@ from pyspark_diff.query.form import (
     OUTER,
     Aggregate,
     Distinct,
-    Expression,
-    Filter,
     Named,
     Project,
     RecursionReference,
     Relation,
+    Selection,
+    SqlExpression,
     Subquery,
     TopK,
     children,
@@ -98,7 +98,7 @@ class Subqueries:
     # Expressions with subqueries
 
     def _with_subqueries(
-        self, frame: DiffFrame, expressions: Iterable[Expression], domain: Domain | None
+        self, frame: DiffFrame, expressions: Iterable[SqlExpression], domain: Domain | None
     ) -> DiffFrame:
         """The frame with a column for each subquery of some expressions."""
         done: set[str] = set()
@@ -274,7 +274,7 @@ class Subqueries:
         return match.drop(number)
 
     def _filtered(
-        self, frame: DiffFrame, condition: Expression, domain: Domain | None
+        self, frame: DiffFrame, condition: SqlExpression, domain: Domain | None
     ) -> DiffFrame:
         columns = frame.columns
         if len(condition.subqueries) == 1:
@@ -360,7 +360,7 @@ class Subqueries:
         chosen: tuple[Named, ...] = ()
         if isinstance(relation, Project):
             chosen, relation = relation.named, relation.child
-        if not isinstance(relation, Filter) or outers_of(relation.child):
+        if not isinstance(relation, Selection) or outers_of(relation.child):
             return None
         if self._in_rounds(relation) or any(item.expression.outers for item in chosen):
             return None
@@ -442,7 +442,7 @@ def _compares(text: str, name: str) -> bool:
 
 def _one_row(node: Relation) -> bool:
     """Whether a relation has at most one row for each value of its domain, for any tables."""
-    if isinstance(node, (Project, Filter, Distinct)):
+    if isinstance(node, (Project, Selection, Distinct)):
         return _one_row(node.child)
     if isinstance(node, TopK):
         return node.limit is not None and node.limit <= 1 or _one_row(node.child)

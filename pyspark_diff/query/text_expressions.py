@@ -16,8 +16,9 @@ from sqlglot import exp
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import NOTE, Clock
-from pyspark_diff.query.form import OUTER, Expression, Named, Order, WindowFunction
+from pyspark_diff.query.clock import NOTE, QueryClock
+from pyspark_diff.query.form import OUTER, Named, Order, SqlExpression, WindowFunction
+from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.query.text_calls import (
     AGGREGATES,
     CLOCK,
@@ -34,7 +35,14 @@ from pyspark_diff.query.text_calls import (
     clock_kind,
     function_name,
 )
-from pyspark_diff.query.text_names import Attempts, Context, Parts, Scope, Stop, TextNames, through
+from pyspark_diff.query.text_names import (
+    Attempts,
+    Context,
+    Scope,
+    TextNames,
+    TextReferences,
+    through,
+)
 from pyspark_diff.query.text_parser import canonical, place_of
 
 _COMMENT = re.compile(
@@ -45,12 +53,12 @@ _COMMENT = re.compile(
 class TextExpressions(TextNames):
     """The expressions of a text."""
 
-    def expression(self, node: exp.Expr, context: Context) -> Expression:
-        parts = Parts()
+    def expression(self, node: exp.Expr, context: Context) -> SqlExpression:
+        parts = TextReferences()
         text = self.text(node, context, parts)
         return parts.expression(text)
 
-    def text(self, node: exp.Expr, context: Context, parts: Parts) -> str:
+    def text(self, node: exp.Expr, context: Context, parts: TextReferences) -> str:
         """The text of a node, its columns under the names of the form."""
         node = node.this if isinstance(node, exp.Alias) else node
         start, end = self.place(node)
@@ -73,7 +81,7 @@ class TextExpressions(TextNames):
         return _COMMENT.sub(lambda match: match[1] or " ", text)
 
     def edit(
-        self, node: exp.Expr, context: Context, parts: Parts,
+        self, node: exp.Expr, context: Context, parts: TextReferences,
         edits: dict[tuple[int, int], str],
     ) -> None:
         """Notes the replacements of the columns, calls and subqueries in a node."""
@@ -133,7 +141,7 @@ class TextExpressions(TextNames):
                 self.name_field(item, number, edits)
         attempts.end()
 
-    def current(self, node: exp.Expr, clock: Clock, parts: Parts) -> str:
+    def current(self, node: exp.Expr, clock: QueryClock, parts: TextReferences) -> str:
         """The current date or time, as the value of the clock."""
         value = clock.value(self.fresh)
         self.types[value.name] = clock.kind
@@ -142,7 +150,7 @@ class TextExpressions(TextNames):
             self.notes.append(NOTE)
         return f"CAST({value.name} AS {clock_kind(node)})"
 
-    def grouping(self, node: exp.Expr, context: Context, parts: Parts) -> str:
+    def grouping(self, node: exp.Expr, context: Context, parts: TextReferences) -> str:
         """The text of a call that says which keys the grouping set of a row lacks."""
         groupings, child = context.groupings, context.child
         assert groupings is not None and child is not None
@@ -150,7 +158,7 @@ class TextExpressions(TextNames):
         if function_name(node) == "grouping_id":
             return groupings.column
         bits = through(node.expressions, lambda item: groupings.bits.get(
-            canonical(self.text(item, Context(child), Parts()))
+            canonical(self.text(item, Context(child), TextReferences()))
         ))
         if len(bits) != 1 or bits[0] is None:
             self.refuse(refusals.NODE, "grouping(...) of no key", node)
@@ -222,16 +230,16 @@ class TextExpressions(TextNames):
             # ORDER BY prefers the select list.
             if self.folded(names[0]) in context.outputs or not self.matches(names, context.child):
                 return None
-        text = self.text(node, Context(context.child), Parts())
+        text = self.text(node, Context(context.child), TextReferences())
         return context.keys.get(canonical(text))
 
-    def column(self, node: exp.Column, context: Context, parts: Parts) -> str:
+    def column(self, node: exp.Column, context: Context, parts: TextReferences) -> str:
         names = _names(node)
         if context.keys is not None:
             return self.grouped_column(node, context, parts)
         own = self.matches(names, context.scope)
         if len(own) != 1 and context.scope.partial:
-            raise Stop
+            raise RefusedPart
         earlier = context.earlier.get(self.folded(names[0]))
         if not own and earlier is not None and not context.scope.partial:
             alias, before = earlier
@@ -246,12 +254,12 @@ class TextExpressions(TextNames):
         return entry.column + _fields(node, count)
 
     def outer_column(
-        self, node: exp.Column, scope: Scope, parts: Parts, later: frozenset[str]
+        self, node: exp.Column, scope: Scope, parts: TextReferences, later: frozenset[str]
     ) -> str:
         """A column of the enclosing query."""
         names = _names(node)
         if scope.partial or scope.outer is not None and scope.outer.partial:
-            raise Stop
+            raise RefusedPart
         unnamed = any(entry.name is None for entry in scope.entries)
         hidden = unnamed or self.folded(names[0]) in later
         outer = [] if scope.outer is None or hidden else self.matches(names, scope.outer)
@@ -265,7 +273,7 @@ class TextExpressions(TextNames):
         parts.outers.add(entry.column)
         return entry.column + OUTER + _fields(node, count)
 
-    def grouped_column(self, node: exp.Column, context: Context, parts: Parts) -> str:
+    def grouped_column(self, node: exp.Column, context: Context, parts: TextReferences) -> str:
         """A column above an aggregate, which is no key: a field of a key, or an alias."""
         assert context.keys is not None and context.child is not None
         names = _names(node)
@@ -280,7 +288,7 @@ class TextExpressions(TextNames):
             later = context.later | context.aliases.keys()
             return f"({self.text(alias, replace(context, aliases={}, later=later), parts)})"
         if context.child.partial:
-            raise Stop
+            raise RefusedPart
         if own:
             self.refuse(refusals.EXPRESSION, ".".join(names), node, (
                 "the reader finds it neither among the expressions of GROUP BY nor in an "
@@ -288,7 +296,7 @@ class TextExpressions(TextNames):
             ))
         return self.outer_column(node, context.child, parts, context.later)
 
-    def aggregate(self, node: exp.Expr, context: Context, parts: Parts) -> str:
+    def aggregate(self, node: exp.Expr, context: Context, parts: TextReferences) -> str:
         """The column of an aggregate."""
         if context.keys is None or context.child is None:
             self.refuse(refusals.NODE, f"{aggregate_of(node)}(...) in this clause", node)
@@ -301,7 +309,7 @@ class TextExpressions(TextNames):
                 self.refuse(refusals.EXPRESSION, item.name, item, (
                     "an alias in an aggregate. Remedy: write its expression"
                 ))
-        inner = Parts()
+        inner = TextReferences()
         text = self.call_text(node, Context(context.child), inner)
         if inner.outers and not inner.columns:
             self.refuse(refusals.CORRELATED_EXPRESSION, text, node)
@@ -323,7 +331,7 @@ class TextExpressions(TextNames):
         return name
 
     def call_text(
-        self, node: exp.Expr, context: Context, parts: Parts,
+        self, node: exp.Expr, context: Context, parts: TextReferences,
         place: tuple[int, int] | None = None,
     ) -> str:
         """The text of an aggregate or window function: its arguments, order and FILTER."""
@@ -353,7 +361,7 @@ class TextExpressions(TextNames):
         attempts.end()
         return self.replaced(node, place or self.place(node), edits)
 
-    def window(self, node: exp.Window, context: Context, parts: Parts) -> str:
+    def window(self, node: exp.Window, context: Context, parts: TextReferences) -> str:
         """The column of a window function."""
         if context.windows is None:
             self.refuse(refusals.WINDOW_EXPRESSION, "OVER in this clause", node)
@@ -372,7 +380,7 @@ class TextExpressions(TextNames):
         if over is None or function_name(call) not in AGGREGATES | OFFSETS:
             self.refuse(refusals.WINDOW_EXPRESSION, f"{function_name(call)}(...) OVER", node)
         inside = replace(context, windows=None)
-        inner = Parts()
+        inner = TextReferences()
         attempts = Attempts()
         function = attempts(
             lambda: self.call_text(node.this, inside, inner, (start, over)), ""
@@ -389,7 +397,7 @@ class TextExpressions(TextNames):
         by = f"PARTITION BY {', '.join(map(str, partition))} " if partition else ""
         by += f"ORDER BY {', '.join(str(part.expression) for part in order)} " if order else ""
         used = [expression, *partition, *(part.expression for part in order)]
-        whole = Expression(
+        whole = SqlExpression(
             f"{function} OVER ({by}{item.frame})",
             frozenset().union(*(part.outers for part in used)),
             tuple(query for part in used for query in part.subqueries),
@@ -448,7 +456,7 @@ class TextExpressions(TextNames):
             bool(item.args.get("nulls_first")),
         )))
 
-    def conditions(self, node: exp.Expr, context: Context) -> list[Expression]:
+    def conditions(self, node: exp.Expr, context: Context) -> list[SqlExpression]:
         """The conjuncts of a condition, and those that all sides of an OR share.
 
         Their order does not depend on that of the query, nor on its aliases.
@@ -470,13 +478,13 @@ class TextExpressions(TextNames):
         place = place_of(node)
         return () if place is None else canonical(self.replaced(node, place, edits))
 
-    def conjuncts(self, node: exp.Expr, context: Context) -> list[Expression]:
+    def conjuncts(self, node: exp.Expr, context: Context) -> list[SqlExpression]:
         """A conjunct, and those that all sides of it share if it is an OR."""
         whole = self.expression(node, context)
         sides = _sides(node, exp.Or)
         if len(sides) == 1 or whole.subqueries:
             return [whole]
-        shared: dict[tuple[str, ...], Expression] | None = None
+        shared: dict[tuple[str, ...], SqlExpression] | None = None
         for side in sides:
             match = [self.expression(part, context) for part in _sides(side, exp.And)]
             texts = {canonical(part.text): part for part in match}
@@ -486,7 +494,7 @@ class TextExpressions(TextNames):
             }
         return [whole, *(shared or {}).values()]
 
-    def subquery(self, node: exp.Expr, context: Context, parts: Parts) -> str | None:
+    def subquery(self, node: exp.Expr, context: Context, parts: TextReferences) -> str | None:
         """The column of a subquery; None for a node that is none."""
         raise NotImplementedError
 

@@ -16,25 +16,19 @@ from pyspark.sql import types as T
 from sqlglot import exp
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.form import (
-    Expression,
-    Named,
-    Project,
-    Relation,
-    UnionAll,
-    column_of,
-)
+from pyspark_diff.query.form import Named, Project, Relation, SqlExpression, UnionAll, column_of
+from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.query.text_calls import aggregates_in
-from pyspark_diff.query.text_names import Context, Entry, Groupings, Stop, through
+from pyspark_diff.query.text_names import Context, Groupings, ScopeColumn, through
 from pyspark_diff.query.text_parser import canonical
 from pyspark_diff.query.text_subqueries import TextSubqueries
 
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 #: An item of a select list with its name: an expression, or a column of a star.
-Item = tuple["str | None", "exp.Expr | Entry"]
+Item = tuple["str | None", "exp.Expr | ScopeColumn"]
 #: The number of a key.
-Key = Callable[["exp.Expr | Entry"], int]
+Key = Callable[["exp.Expr | ScopeColumn"], int]
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class TextGroups(TextSubqueries):
         self.known(node, "expressions", "all", "rollup", "cube", "grouping_sets")
         keys: dict[tuple[str, ...], Named] = {}
 
-        def key(item: exp.Expr | Entry) -> int:
+        def key(item: exp.Expr | ScopeColumn) -> int:
             """The number of a key, which is added if it is new."""
             value = self.key_expression(item, items, aliases, context)
             tokens = canonical(value.text)
@@ -117,11 +111,11 @@ class TextGroups(TextSubqueries):
     ) -> None:
         """The keys of GROUP BY ALL: the expressions of SELECT without an aggregate."""
         if context.scope.partial:
-            raise Stop
+            raise RefusedPart
         if node.expressions or self.matches(["all"], context.scope):
             self.refuse(refusals.NODE, "GROUP BY ALL", node)
         for _, item in items:
-            if isinstance(item, Entry) or not any(True for _ in aggregates_in(item)):
+            if isinstance(item, ScopeColumn) or not any(True for _ in aggregates_in(item)):
                 key(item)
 
     def sets_of(self, item: exp.Expr, key: Key) -> list[tuple[int, ...]]:
@@ -150,22 +144,22 @@ class TextGroups(TextSubqueries):
         return tuple(dict.fromkeys(through(parts, key)))
 
     def key_expression(
-        self, item: exp.Expr | Entry, items: Sequence[Item], aliases: Mapping[str, exp.Expr],
+        self, item: exp.Expr | ScopeColumn, items: Sequence[Item], aliases: Mapping[str, exp.Expr],
         context: Context,
-    ) -> Expression:
+    ) -> SqlExpression:
         """An expression of GROUP BY: of the tables, a number or alias of SELECT."""
-        target: exp.Expr | Entry = item
+        target: exp.Expr | ScopeColumn = item
         if isinstance(item, exp.Literal) and not item.is_string:
             number = int(item.name) if item.name.isdigit() else 0
             if not 1 <= number <= len(items):
                 if context.scope.partial:
-                    raise Stop
+                    raise RefusedPart
                 self.refuse(refusals.NODE, f"GROUP BY {item.name}", item)
             target = items[number - 1][1]
         elif isinstance(item, exp.Column) and len(item.parts) == 1:
             if not self.matches([item.name], context.scope):
                 target = aliases.get(self.folded(item.name), item)
-        if isinstance(target, Entry):
+        if isinstance(target, ScopeColumn):
             return column_of(target.column)
         target = target.this if isinstance(target, exp.Alias) else target
         value = self.expression(target, context)
@@ -192,11 +186,11 @@ class TextGroups(TextSubqueries):
             sides.append(Project(base, (
                 *(Named(name, column_of(name)) for name in relation.columns),
                 *(Named(below[item.name], column_of(whole[item.name]) if key in chosen else
-                        Expression(f"CAST(NULL AS {self.types[item.name].simpleString()})"))
+                        SqlExpression(f"CAST(NULL AS {self.types[item.name].simpleString()})"))
                   for key, item in enumerate(groups.keys)),
-                Named(number, Expression(f"{lacks}L")),
+                Named(number, SqlExpression(f"{lacks}L")),
                 # A set that the query has twice has its rows twice.
-                Named(place, Expression(f"{position}")),
+                Named(place, SqlExpression(f"{position}")),
             )))
         keys = tuple(Named(item.name, column_of(below[item.name])) for item in groups.keys)
         return UnionAll(tuple(sides), sides[0].columns), (

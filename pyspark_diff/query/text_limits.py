@@ -12,8 +12,9 @@ from typing import NoReturn
 from sqlglot import exp
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.form import Expression, Order, Relation, TopK, column_of
-from pyspark_diff.query.text_names import Context, Query, Stop, Tables, through
+from pyspark_diff.query.form import Order, Relation, SqlExpression, TopK, column_of
+from pyspark_diff.query.refusals import RefusedPart
+from pyspark_diff.query.text_names import Context, Query, Tables, through
 from pyspark_diff.query.text_subqueries import picked
 from pyspark_diff.query.text_tables import TextTables
 
@@ -39,7 +40,7 @@ class TextLimits(TextTables):
 
     def ordered(
         self, node: exp.Expr, outputs: Sequence[tuple[str | None, str]], context: Context
-    ) -> list[tuple[Expression, bool, bool]]:
+    ) -> list[tuple[SqlExpression, bool, bool]]:
         """Sort keys, each with its directions."""
         clause = node.args.get("order")
         if clause is None:
@@ -51,14 +52,14 @@ class TextLimits(TextTables):
 
     def sort_key(
         self, node: exp.Expr, outputs: Sequence[tuple[str | None, str]], context: Context
-    ) -> tuple[Expression, bool, bool]:
+    ) -> tuple[SqlExpression, bool, bool]:
         self.known(node, "this", "desc", "nulls_first")
         this = node.this
         if isinstance(this, exp.Literal) and not this.is_string:
             number = int(this.name) if this.name.isdigit() else 0
             if not 1 <= number <= len(outputs):
                 if context.scope.partial:
-                    raise Stop
+                    raise RefusedPart
                 self.refuse(refusals.NODE, f"ORDER BY {this.name}", node)
             key = column_of(outputs[number - 1][1])
         else:
@@ -75,7 +76,7 @@ class TextLimits(TextTables):
         return limit, skip or 0
 
     def limited(
-        self, relation: Relation, order: Sequence[tuple[Expression, bool, bool]],
+        self, relation: Relation, order: Sequence[tuple[SqlExpression, bool, bool]],
         limit: int | None, skip: int,
     ) -> Relation:
         if limit is None and not skip:

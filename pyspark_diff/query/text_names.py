@@ -14,17 +14,17 @@ from sqlglot import exp
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import Clock
+from pyspark_diff.query.clock import QueryClock
 from pyspark_diff.query.form import (
     OUTER,
-    Expression,
     Named,
     Relation,
+    SqlExpression,
     Subquery,
     WindowFunction,
     prefix_of,
 )
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.refusals import Refusal, RefusedPart
 from pyspark_diff.query.text_parser import place_of, tables_as_queries, words_of
 from pyspark_diff.spark.jvm import frame_of_no_rows
 
@@ -43,10 +43,6 @@ _NAME_ERRORS = frozenset({
     "AMBIGUOUS_REFERENCE", "EXCEPT_OVERLAPPING_COLUMNS", "FIELD_NOT_FOUND", "PARSE_SYNTAX_ERROR",
     "UNRESOLVED_COLUMN",
 })
-
-
-class Stop(Exception):
-    """The reader leaves a refused part; the refusal is noted already."""
 
 
 class Attempts:
@@ -68,7 +64,7 @@ class Attempts:
         """The reading of a part, or another value of its type for a refused part."""
         try:
             return read()
-        except Stop:
+        except RefusedPart:
             self.stopped = True
             value: _R = otherwise
             return value
@@ -76,7 +72,7 @@ class Attempts:
     def end(self) -> None:
         """Leaves the whole if a part of it was refused."""
         if self.stopped:
-            raise Stop
+            raise RefusedPart
 
 
 def through(items: Iterable[_T], read: Callable[[_T], _R]) -> list[_R]:
@@ -89,7 +85,7 @@ def through(items: Iterable[_T], read: Callable[[_T], _R]) -> list[_R]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScopeColumn:
     """A column of a scope: its names in the query, and its name in the form.
 
     A hidden one, the second key of USING, is only visible with its qualifier. A star leaves a
@@ -111,25 +107,25 @@ class Scope:
     interval is the column of the calls of ``window``, which all have the same tokens.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ScopeColumn, ...]
     outer: "Scope | None" = None
     partial: bool = False
     interval: tuple[tuple[str, ...], str] | None = None
 
-    def visible(self) -> list[Entry]:
+    def visible(self) -> list[ScopeColumn]:
         return [entry for entry in self.entries if not entry.hidden and not entry.computed]
 
 
 @dataclass
-class Parts:
+class TextReferences:
     """The columns, outer columns and subqueries of an expression."""
 
     columns: set[str] = field(default_factory=set)
     outers: set[str] = field(default_factory=set)
     subqueries: list[Subquery] = field(default_factory=list)
 
-    def expression(self, text: str) -> Expression:
-        return Expression(
+    def expression(self, text: str) -> SqlExpression:
+        return SqlExpression(
             text, frozenset(self.outers), tuple(self.subqueries), frozenset(self.columns)
         )
 
@@ -217,7 +213,7 @@ class TextNames:
 
     def __init__(
         self, text: str, tables: Mapping[str, T.StructType], spark: SparkSession,
-        providers: frozenset[str], clock: Clock | None,
+        providers: frozenset[str], clock: QueryClock | None,
     ):
         self.source_text, self.spark = text, spark
         self.providers, self.clock = providers, clock
@@ -278,7 +274,7 @@ class TextNames:
     ) -> NoReturn:
         """Notes a refusal, and leaves the part."""
         self.note(code, construct, node, detail)
-        raise Stop
+        raise RefusedPart
 
     def note(
         self, code: str, construct: str, node: exp.Expr | None, detail: str = ""
@@ -341,7 +337,7 @@ class TextNames:
 
     # Types
 
-    def typed(self, named: Iterable[tuple[str, Expression]], aggregates: bool = False) -> None:
+    def typed(self, named: Iterable[tuple[str, SqlExpression]], aggregates: bool = False) -> None:
         """Asks Spark for the types of expressions, which become those of their names."""
         named = [item for item in named if item[0] not in self.types]
         if not named:
@@ -363,7 +359,7 @@ class TextNames:
                 self.types[item.name] = item.dataType
 
     def frame_for(
-        self, expressions: Iterable[Expression], more: Mapping[str, T.DataType]
+        self, expressions: Iterable[SqlExpression], more: Mapping[str, T.DataType]
     ) -> DataFrame:
         """A frame without rows that has the columns of expressions."""
         used = dict(more)
@@ -376,7 +372,7 @@ class TextNames:
             self.spark, T.StructType([T.StructField(name, kind) for name, kind in used.items()])
         )
 
-    def matches(self, names: Sequence[str], scope: Scope) -> list[tuple[Entry, int]]:
+    def matches(self, names: Sequence[str], scope: Scope) -> list[tuple[ScopeColumn, int]]:
         """The columns that a name means, and how many of its parts are those of the column."""
         folded = [self.folded(name) for name in names]
         if len(names) > 1:
@@ -393,6 +389,6 @@ class TextNames:
         return _once([(entry, 1) for entry in plain if not entry.hidden])
 
 
-def _once(matches: list[tuple[Entry, int]]) -> list[tuple[Entry, int]]:
+def _once(matches: list[tuple[ScopeColumn, int]]) -> list[tuple[ScopeColumn, int]]:
     """Matches of different columns."""
     return list({entry.column: (entry, count) for entry, count in matches}.values())

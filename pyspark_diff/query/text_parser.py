@@ -48,7 +48,7 @@ def _placed(name: str) -> Callable[..., Any]:
     return placed
 
 
-class _Parser(PipeParser):
+class _QueryParser(PipeParser):
     """No call of a function is rewritten."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -59,7 +59,7 @@ class _Parser(PipeParser):
 
 
 for _name in _PARSED:
-    setattr(_Parser, _name, _placed(_name))
+    setattr(_QueryParser, _name, _placed(_name))
 
 
 def parsed(text: str) -> exp.Expr:
@@ -79,7 +79,7 @@ def parsed(text: str) -> exp.Expr:
     dialect = Spark()
     try:
         tokens, levels = _without_levels(_functions(dialect.tokenize(text)))
-        trees = _Parser(dialect=dialect).parse(tokens, text)
+        trees = _QueryParser(dialect=dialect).parse(tokens, text)
     except SqlglotError as error:
         raise SchemaError(f"sqlglot, which reads the query's text, refuses it: {error}") from error
     if len(trees) != 1 or trees[0] is None:

@@ -14,17 +14,17 @@ from sqlglot import exp
 from pyspark_diff.query import refusals
 from pyspark_diff.query.form import (
     Aggregate,
-    Expression,
-    Filter,
     Named,
     Project,
     Relation,
+    Selection,
+    SqlExpression,
     UnionAll,
     column_of,
 )
 from pyspark_diff.query.text_expressions import quoted
 from pyspark_diff.query.text_groups import TextGroups
-from pyspark_diff.query.text_names import Context, Entry, Scope, Tables, through
+from pyspark_diff.query.text_names import Context, Scope, ScopeColumn, Tables, through
 from pyspark_diff.query.text_parser import canonical
 from pyspark_diff.query.text_values import literal
 from pyspark_diff.spark.jvm import frame_of_no_rows
@@ -39,8 +39,8 @@ class TextPivots(TextGroups):
     """The pivots of a query."""
 
     def pivoted(
-        self, node: exp.Expr, relation: Relation, entries: tuple[Entry, ...], ctes: Tables
-    ) -> tuple[Relation, tuple[Entry, ...]]:
+        self, node: exp.Expr, relation: Relation, entries: tuple[ScopeColumn, ...], ctes: Tables
+    ) -> tuple[Relation, tuple[ScopeColumn, ...]]:
         """A table of FROM after its PIVOT or UNPIVOT."""
         pivots = node.args.get("pivots")
         if not pivots:
@@ -68,11 +68,11 @@ class TextPivots(TextGroups):
         if alias is not None:
             self.known(alias, "this")
         return relation, tuple(
-            Entry(item.name, qualifier, column) for item, column in zip(fields, columns)
+            ScopeColumn(item.name, qualifier, column) for item, column in zip(fields, columns)
         )
 
     def pivot_schema(
-        self, pivot: exp.Expr, node: exp.Expr, entries: Sequence[Entry]
+        self, pivot: exp.Expr, node: exp.Expr, entries: Sequence[ScopeColumn]
     ) -> list[T.StructField]:
         """The columns that Spark makes of a pivot."""
         begin, depth, end = None, 0, None
@@ -99,7 +99,7 @@ class TextPivots(TextGroups):
         return schema.fields
 
     def pivot(
-        self, pivot: exp.Expr, relation: Relation, entries: Sequence[Entry], ctes: Tables
+        self, pivot: exp.Expr, relation: Relation, entries: Sequence[ScopeColumn], ctes: Tables
     ) -> tuple[Relation, list[str]]:
         if len(pivot.args["fields"]) != 1:
             self.refuse(refusals.NODE, "PIVOT by several FOR", pivot)
@@ -146,7 +146,7 @@ class TextPivots(TextGroups):
                 text = self.expression(part, Context(Scope(()))).text
                 tests.append(f"{name} <=> CAST({text} AS {self.types[name].simpleString()})")
             for column, _ in values:
-                results.append(Named(self.fresh("c"), Expression(
+                results.append(Named(self.fresh("c"), SqlExpression(
                     f"max(CASE WHEN {' AND '.join(tests)} THEN {column} END)",
                     columns=frozenset({column, *(name for name, _ in chosen)}),
                 )))
@@ -156,7 +156,7 @@ class TextPivots(TextGroups):
         return whole, list(whole.columns)
 
     def unpivot(
-        self, pivot: exp.Expr, relation: Relation, entries: Sequence[Entry],
+        self, pivot: exp.Expr, relation: Relation, entries: Sequence[ScopeColumn],
         fields: Sequence[T.StructField],
     ) -> tuple[Relation, list[str]]:
         if len(pivot.args["fields"]) != 1 or len(pivot.expressions) != 1:
@@ -180,8 +180,8 @@ class TextPivots(TextGroups):
         sides = tuple(
             Project(relation, (
                 *(Named(new, column_of(old)) for old, new in zip(rest, columns)),
-                Named(columns[-2], Expression(literal(label))),
-                Named(columns[-1], Expression(
+                Named(columns[-2], SqlExpression(literal(label))),
+                Named(columns[-1], SqlExpression(
                     f"CAST({column} AS {kind})", columns=frozenset({column})
                 )),
             ))
@@ -189,8 +189,8 @@ class TextPivots(TextGroups):
         )
         whole: Relation = UnionAll(sides, tuple(columns))
         if not pivot.args.get("include_nulls"):
-            present = Expression(f"{columns[-1]} IS NOT NULL", columns=frozenset({columns[-1]}))
-            whole = Filter(whole, (present,))
+            present = SqlExpression(f"{columns[-1]} IS NOT NULL", columns=frozenset({columns[-1]}))
+            whole = Selection(whole, (present,))
         return whole, columns
 
 

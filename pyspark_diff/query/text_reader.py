@@ -18,35 +18,34 @@ from sqlglot import exp
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
-from pyspark_diff.query.clock import Clock
+from pyspark_diff.query.clock import QueryClock
 from pyspark_diff.query.form import (
     Aggregate,
     Distinct,
-    Expression,
     Generate,
     Named,
     Project,
     Relation,
     SetOperation,
+    SqlExpression,
     UnionAll,
     Window,
     column_of,
     outers_of,
 )
 from pyspark_diff.query.joins import filtered
-from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.refusals import Refusal, RefusedPart
 from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, function_name
 from pyspark_diff.query.text_groups import Groups, Item
 from pyspark_diff.query.text_limits import ORDERED, TextLimits, once
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,
-    Entry,
-    Parts,
     Query,
     Scope,
-    Stop,
+    ScopeColumn,
     Tables,
+    TextReferences,
     through,
 )
 from pyspark_diff.query.text_parser import canonical, parsed
@@ -80,7 +79,7 @@ class TextRead:
 
 def read_text(
     text: str, tables: Mapping[str, T.StructType], spark: SparkSession,
-    providers: frozenset[str] = frozenset(), clock: Clock | None = None,
+    providers: frozenset[str] = frozenset(), clock: QueryClock | None = None,
 ) -> TextRead:
     """The relational form of a text.
 
@@ -93,7 +92,7 @@ def read_text(
         It resolves the types of expressions, and of the whole text over tables without rows.
     providers : frozenset of str
         The providers of tables of the catalog that a source reads.
-    clock : Clock, optional
+    clock : QueryClock, optional
         The current date and time are its values.
 
     Raises
@@ -138,9 +137,9 @@ class TextReader(TextLimits):
             self.check_session()
             query = self.query(tree, None, {})
             if self.refusals or refused:
-                raise Stop
+                raise RefusedPart
             result = self.whole_schema() if schema is None else schema
-        except Stop:
+        except RefusedPart:
             if schema is not None:
                 raise refusals.refused([*refused, *(
                     replace(item, line=None, column=None) for item in self.refusals
@@ -189,7 +188,7 @@ class TextReader(TextLimits):
             pivots = ("pivots", "sample") if isinstance(node.parent, (exp.From, exp.Join)) else ()
             self.known(node, "this", "alias", "with_", "order", "limit", "offset", *pivots)
             query = self.query(node.this, outer, ctes)
-        entries = tuple(Entry(name, None, column) for name, column in query.outputs)
+        entries = tuple(ScopeColumn(name, None, column) for name, column in query.outputs)
         relation = self.first(node, query, Context(Scope(entries, outer), ctes=ctes))
         node.meta[ORDERED] = query.ordered or bool(node.args.get("order"))
         return replace(query, relation=relation, ordered=node.meta[ORDERED])
@@ -322,7 +321,7 @@ class TextReader(TextLimits):
             if isinstance(item, exp.Column):
                 entries = self.matches([part.name for part in item.parts], scope)
                 item = entries[0][0] if len(entries) == 1 else item
-            if isinstance(item, Entry) and item.qualifier is not None:
+            if isinstance(item, ScopeColumn) and item.qualifier is not None:
                 qualifiers[column] = item.qualifier
         return qualifiers
 
@@ -342,7 +341,7 @@ class TextReader(TextLimits):
         if not calls:
             return relation, scope
         if scope.partial:
-            raise Stop
+            raise RefusedPart
         call = calls[0]
         tokens = [canonical(self.source_text[slice(*self.place(item))]) for item in calls]
         if tokens.count(tokens[0]) < len(tokens):
@@ -351,7 +350,7 @@ class TextReader(TextLimits):
                 "words"
             ))
         edits: dict[tuple[int, int], str] = {}
-        parts = Parts()
+        parts = TextReferences()
         for argument in call.expressions:
             self.edit(argument, Context(scope, ctes=ctes), parts, edits)
         value = parts.expression(self.replaced(call, self.place(call), edits))
@@ -362,7 +361,7 @@ class TextReader(TextLimits):
         relation = Project(relation, (
             *(Named(name, column_of(name)) for name in relation.columns), Named(column, value)
         ))
-        entry = Entry("window", None, column, computed=True)
+        entry = ScopeColumn("window", None, column, computed=True)
         return relation, replace(
             scope, entries=(*scope.entries, entry), interval=(tokens[0], column)
         )
@@ -372,7 +371,7 @@ class TextReader(TextLimits):
         star = node.this if isinstance(node, exp.Column) else node
         if isinstance(star, exp.Star):
             self.known(star, "except_", "replace")
-            entries: list[Entry] = scope.visible()
+            entries: list[ScopeColumn] = scope.visible()
             if isinstance(node, exp.Column):
                 self.known(node, "this", "table")
                 own = [
@@ -382,7 +381,7 @@ class TextReader(TextLimits):
                 # Spark writes the second key of USING first.
                 entries = sorted(own, key=lambda entry: not entry.hidden)
             if not entries and scope.partial:
-                raise Stop
+                raise RefusedPart
             if not entries:
                 self.refuse(refusals.NODE, "a star of no table", node)
             left_out = [self.left_out(part, entries) for part in star.args.get("except_") or ()]
@@ -405,7 +404,7 @@ class TextReader(TextLimits):
         )
         yield name, node
 
-    def left_out(self, node: exp.Expr, entries: Sequence[Entry]) -> Entry:
+    def left_out(self, node: exp.Expr, entries: Sequence[ScopeColumn]) -> ScopeColumn:
         """The column of a star that a name in its EXCEPT leaves out."""
         if isinstance(node, exp.Identifier):
             node = exp.Column(this=node)
@@ -460,9 +459,9 @@ class TextReader(TextLimits):
         return contexts
 
     def select_item(
-        self, name: str | None, item: exp.Expr | Entry, context: Context,
+        self, name: str | None, item: exp.Expr | ScopeColumn, context: Context,
         generated: list[Generate],
-    ) -> list[tuple[str | None, str, Expression]]:
+    ) -> list[tuple[str | None, str, SqlExpression]]:
         """The columns of an item: their names in the query and in the form, and their values."""
         if isinstance(item, exp.Expr):
             inner = item.this if isinstance(item, exp.Aliases) else _inner(item)
@@ -474,7 +473,7 @@ class TextReader(TextLimits):
         else:
             key = context.keys.get(canonical(item.column))
             if key is None and context.scope.partial:
-                raise Stop
+                raise RefusedPart
             if key is None:
                 self.refuse(refusals.NODE, "a star with GROUP BY", None)
             value = column_of(key)
@@ -485,7 +484,7 @@ class TextReader(TextLimits):
 
     def generated_columns(
         self, node: exp.Expr, call: exp.Expr, context: Context, generated: list[Generate],
-    ) -> list[tuple[str | None, str, Expression]]:
+    ) -> list[tuple[str | None, str, SqlExpression]]:
         """The columns of a generator in a select list."""
         if generated:
             self.refuse(refusals.NODE, "several generators in SELECT", node)
@@ -501,7 +500,7 @@ class TextReader(TextLimits):
             self.refuse(refusals.NODE, "an alias with another number of columns", node)
         return [(name, column, column_of(column)) for name, (_, column) in zip(names, pairs)]
 
-    def qualified(self, node: exp.Expr, context: Context) -> list[Expression]:
+    def qualified(self, node: exp.Expr, context: Context) -> list[SqlExpression]:
         """The conditions of QUALIFY, which sees the select list before the columns of FROM."""
         for item in aggregates_in(node.this):
             self.refuse(refusals.NODE, "an aggregate in QUALIFY", item, (
@@ -557,7 +556,7 @@ class TextReader(TextLimits):
             named = []
             for (_, old), (_, new), kind in zip(query.outputs, outputs, kinds):
                 text = old if self.types[old] == kind else f"CAST({old} AS {kind.simpleString()})"
-                named.append(Named(new, Expression(text, columns=frozenset({old}))))
+                named.append(Named(new, SqlExpression(text, columns=frozenset({old}))))
             sides.append(Project(query.relation, tuple(named)))
         columns = tuple(new for _, new in outputs)
         distinct = bool(node.args.get("distinct"))

@@ -12,23 +12,16 @@ from pyspark.sql import types as T
 from sqlglot import exp
 
 from pyspark_diff.query import refusals
-from pyspark_diff.query.form import (
-    Expression,
-    Named,
-    Project,
-    Relation,
-    Subquery,
-    column_of,
-)
+from pyspark_diff.query.form import Named, Project, Relation, SqlExpression, Subquery, column_of
 from pyspark_diff.query.text_expressions import TextExpressions
-from pyspark_diff.query.text_names import Context, Parts, Query, Scope, Tables
+from pyspark_diff.query.text_names import Context, Query, Scope, Tables, TextReferences
 from pyspark_diff.query.text_parser import canonical
 
 
 class TextSubqueries(TextExpressions):
     """The subqueries of a text."""
 
-    def subquery(self, node: exp.Expr, context: Context, parts: Parts) -> str | None:
+    def subquery(self, node: exp.Expr, context: Context, parts: TextReferences) -> str | None:
         """The column of a subquery; None for a node that is none."""
         target, kind = node, "scalar"
         if isinstance(node, exp.Not):
@@ -63,7 +56,7 @@ class TextSubqueries(TextExpressions):
         )
         query = self.query(body, self.enclosing(context), context.ctes)
         relation = picked(query)
-        values: tuple[Expression, ...] = ()
+        values: tuple[SqlExpression, ...] = ()
         if isinstance(target, exp.In):
             left = target.this.expressions if isinstance(target.this, exp.Tuple) else [target.this]
             values = tuple(self.expression(item, context) for item in left)
@@ -80,7 +73,7 @@ class TextSubqueries(TextExpressions):
         return name
 
     def compared(
-        self, values: Sequence[Expression], columns: Sequence[str], node: exp.Expr
+        self, values: Sequence[SqlExpression], columns: Sequence[str], node: exp.Expr
     ) -> None:
         """Refuses an IN whose sides Spark might convert to another type than an equality."""
         names = [self.fresh("v") for _ in values]

@@ -13,8 +13,7 @@ from sqlglot import exp
 
 from pyspark_diff.query import refusals
 from pyspark_diff.query.form import (
-    Constant,
-    Expression,
+    ConstantRelation,
     Generate,
     Join,
     Named,
@@ -23,20 +22,21 @@ from pyspark_diff.query.form import (
     RecursionReference,
     Relation,
     Scan,
+    SqlExpression,
     column_of,
     references,
 )
+from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.query.text_calls import FROM_ONLY, GENERATORS, function_name
 from pyspark_diff.query.text_expressions import quoted
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,
-    Entry,
-    Parts,
     Query,
     Scope,
-    Stop,
+    ScopeColumn,
     Tables,
+    TextReferences,
     through,
 )
 from pyspark_diff.query.text_parser import place_of
@@ -58,7 +58,7 @@ _CALLED = re.compile(r"\w+\s*\(")
 _NOTHING = Scan("", ())
 
 #: A relation and its columns.
-_Table = tuple[Relation, tuple[Entry, ...]]
+_Table = tuple[Relation, tuple[ScopeColumn, ...]]
 
 
 class TextTables(TextPivots):
@@ -78,7 +78,7 @@ class TextTables(TextPivots):
                 self.known(item, "this", "alias", "levels")
                 own = bool(node.args.get("recursive")) and self.mentions(item.this, name)
                 ctes[name] = self.recursive(item, ctes) if own else self.common_table(item, ctes)
-            except Stop:
+            except RefusedPart:
                 ctes[name] = None
         return ctes
 
@@ -195,7 +195,7 @@ class TextTables(TextPivots):
             if node.args.get("laterals"):
                 self.refuse(refusals.NODE, "LATERAL VIEW without FROM", node)
             frame = self.spark.sql(f"SELECT 1 AS {self.fresh('one')}")
-            return Constant(frame), Scope((), outer)
+            return ConstantRelation(frame), Scope((), outer)
         self.known(clause, "this")
         nothing: _Table = (_NOTHING, ())
         lacks = Attempts()
@@ -230,7 +230,7 @@ class TextTables(TextPivots):
             outputs = self.renamed(query, columns, node)
             qualifiers = query.qualifiers if node.meta.get(PIPED) else {}
             entries = tuple(
-                Entry(name, qualifiers.get(column, alias), column) for name, column in outputs
+                ScopeColumn(name, qualifiers.get(column, alias), column) for name, column in outputs
             )
             return self.pivoted(node, query.relation, entries, ctes)
         if not isinstance(node, exp.Table):
@@ -244,7 +244,7 @@ class TextTables(TextPivots):
             name = node.this.name
             query = self.named_table(node, alias is not None, ctes)
         outputs = self.renamed(query, columns, node)
-        entries = tuple(Entry(item, alias or name, column) for item, column in outputs)
+        entries = tuple(ScopeColumn(item, alias or name, column) for item, column in outputs)
         return self.pivoted(node, query.relation, entries, ctes)
 
     def named_table(self, node: exp.Table, aliased: bool, ctes: Tables) -> Query:
@@ -256,7 +256,7 @@ class TextTables(TextPivots):
         if plain and name in ctes:
             shared = ctes[name]
             if shared is None:
-                raise Stop
+                raise RefusedPart
             if name in self.once:
                 return shared
             renames = [(item, column, self.fresh(item)) for item, column in shared.outputs]
@@ -343,7 +343,7 @@ class TextTables(TextPivots):
         outputs = tuple((name, self.fresh(name)) for name in frame.columns)
         for item, (_, column) in zip(frame.schema.fields, outputs):
             self.types[column] = item.dataType
-        return Query(Constant(frame.toDF(*[column for _, column in outputs])), outputs)
+        return Query(ConstantRelation(frame.toDF(*[column for _, column in outputs])), outputs)
 
     # Generators
 
@@ -360,7 +360,7 @@ class TextTables(TextPivots):
             self.refuse(refusals.NODE, "an alias with another number of columns", node)
         names = columns or [name for name, _ in fields]
         entries = tuple(
-            Entry(name, alias, column) for name, (_, column) in zip(names, fields)
+            ScopeColumn(name, alias, column) for name, (_, column) in zip(names, fields)
         )
         return relation, (*left[1], *entries)
 
@@ -371,7 +371,7 @@ class TextTables(TextPivots):
         name = function_name(node) or ""
         if name in FROM_ONLY:
             self.refuse(refusals.NODE, f"{name}(...)", node, refusals.only_in_from(name))
-        parts = Parts()
+        parts = TextReferences()
         text = self.call_text(node, context, parts)
         generator = parts.expression(_CALLED.sub(f"{name}(", text.strip(), count=1))
         if generator.subqueries:
@@ -410,7 +410,7 @@ class TextTables(TextPivots):
         query = self.query(node.this, scope, ctes)
         alias, columns = self.alias(node.args.get("alias"))
         outputs = self.renamed(query, columns, node)
-        right = tuple(Entry(name, alias, column) for name, column in outputs)
+        right = tuple(ScopeColumn(name, alias, column) for name, column in outputs)
         entries = (*left[1], *right)
         conditions = [] if on is None else self.conditions(
             on, Context(replace(scope, entries=entries), ctes=ctes)
@@ -434,11 +434,11 @@ class TextTables(TextPivots):
         using = [item.name for item in node.args.get("using") or ()]
         if method:
             if partial:
-                raise Stop
+                raise RefusedPart
             using = list(self.shared_names(left[1], right[1], node))
         semi = kind in ("left_semi", "left_anti")
         both = (*left[1], *right[1])
-        conditions: list[Expression] = []
+        conditions: list[SqlExpression] = []
         on = node.args.get("on")
         if on is not None and not (isinstance(on, exp.Boolean) and on.this):
             context = Context(Scope(both, outer, partial), ctes=ctes)
@@ -447,7 +447,7 @@ class TextTables(TextPivots):
             self.key(name, entries, node, partial) for entries in (left[1], right[1])
         ))
         conditions += [
-            Expression(f"{a.column} = {b.column}", columns=frozenset({a.column, b.column}))
+            SqlExpression(f"{a.column} = {b.column}", columns=frozenset({a.column, b.column}))
             for a, b in pairs
         ]
         relation: Relation = Join(left[0], right[0], kind, tuple(dict.fromkeys(conditions)))
@@ -457,7 +457,7 @@ class TextTables(TextPivots):
         for a, b in pairs:
             if kind == "full":
                 column = self.fresh(a.name)
-                value = Expression(
+                value = SqlExpression(
                     f"coalesce({a.column}, {b.column})", columns=frozenset({a.column, b.column})
                 )
                 self.typed([(column, value)])
@@ -465,7 +465,7 @@ class TextTables(TextPivots):
                     *(Named(name, column_of(name)) for name in relation.columns),
                     Named(column, value),
                 ))
-                merged.append(Entry(a.name, None, column))
+                merged.append(ScopeColumn(a.name, None, column))
                 hidden += [replace(a, hidden=True), replace(b, hidden=True)]
             elif kind == "right":
                 merged.append(b)
@@ -479,7 +479,7 @@ class TextTables(TextPivots):
         return relation, (*merged, *rest, *hidden)
 
     def shared_names(
-        self, left: Sequence[Entry], right: Sequence[Entry], node: exp.Expr
+        self, left: Sequence[ScopeColumn], right: Sequence[ScopeColumn], node: exp.Expr
     ) -> Iterator[str]:
         """The names of the columns that both sides of a NATURAL join have."""
         names = {self.folded(item.name) for item in right if item.name and not item.hidden}
@@ -487,14 +487,16 @@ class TextTables(TextPivots):
             if entry.name and not entry.hidden and self.folded(entry.name) in names:
                 yield entry.name
 
-    def key(self, name: str, entries: Sequence[Entry], node: exp.Expr, partial: bool) -> Entry:
+    def key(
+        self, name: str, entries: Sequence[ScopeColumn], node: exp.Expr, partial: bool
+    ) -> ScopeColumn:
         """The only visible column of a name, for USING."""
         match = [
             entry for entry in entries if not entry.hidden and entry.name is not None
             and self.folded(entry.name) == self.folded(name)
         ]
         if not match and partial:
-            raise Stop
+            raise RefusedPart
         if len(match) != 1:
             place = next((item for item in node.args.get("using") or () if item.name == name), node)
             self.refuse(refusals.EXPRESSION, name, place, "USING needs one column of the name")

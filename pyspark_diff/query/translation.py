@@ -19,10 +19,8 @@ from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query import refusals
 from pyspark_diff.query.form import (
     Aggregate,
-    Constant,
+    ConstantRelation,
     Distinct,
-    Expression,
-    Filter,
     Generate,
     Join,
     Named,
@@ -32,20 +30,25 @@ from pyspark_diff.query.form import (
     RecursionReference,
     Relation,
     Scan,
+    Selection,
     SetOperation,
+    SqlExpression,
     TopK,
     UnionAll,
     Window,
     outers_of,
     references,
 )
-from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.pairs import completed, joined, same
+from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.subqueries import ROUND, Domain, Subqueries
 from pyspark_diff.query.text_columns import call_column, condition_of
 
 #: The column of a relation that has no other one.
 _NONE = "one_"
+
+#: Names in messages for nodes that Spark calls by another one.
+_SPARK_NAMES = {"ConstantRelation": "LocalRelation", "Selection": "Filter"}
 
 
 def translated(
@@ -93,8 +96,9 @@ class _Translation(Subqueries):
         except UnsupportedQueryError:
             raise
         except DiffError as error:
+            name = type(node).__name__
             raise refusals.refused([Refusal(
-                refusals.OPERATOR, type(node).__name__, detail=str(error)
+                refusals.OPERATOR, _SPARK_NAMES.get(name, name), detail=str(error)
             )]) from error
         if domain is None:
             self._frames[id(node)] = node, frame
@@ -108,7 +112,7 @@ class _Translation(Subqueries):
             F.col(f"`{old.replace('`', '``')}`").alias(new) for old, new in node.renamed
         ])
 
-    def _of_constant(self, node: Constant, _: Domain | None) -> DiffFrame:
+    def _of_constantrelation(self, node: ConstantRelation, _: Domain | None) -> DiffFrame:
         return self._constant(node.frame)
 
     def _of_project(self, node: Project, domain: Domain | None) -> DiffFrame:
@@ -125,7 +129,7 @@ class _Translation(Subqueries):
         texts += domain.names if domain else ()
         return frame.selectExpr(*(texts or [f"1 AS {_NONE}"]))
 
-    def _of_filter(self, node: Filter, domain: Domain | None) -> DiffFrame:
+    def _of_selection(self, node: Selection, domain: Domain | None) -> DiffFrame:
         rest = list(node.conditions)
         if domain is None or outers_of(node.child) or self._in_rounds(node.child):
             frame = self.frame(node.child, domain)
@@ -226,7 +230,7 @@ class _Translation(Subqueries):
 
     def _joined_by_subqueries(
         self, node: Join, left: DiffFrame, right: DiffFrame, on: list[str],
-        later: list[Expression], domain: Domain | None, twice: list[tuple[str, str]],
+        later: list[SqlExpression], domain: Domain | None, twice: list[tuple[str, str]],
     ) -> DiffFrame:
         """An outer, semi or anti join whose condition has subqueries: by its inner pairs."""
         pairs = joined(left, right, on, "inner")

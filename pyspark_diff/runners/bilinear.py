@@ -22,7 +22,7 @@ from pyspark_diff.kernels.coordinates import pack
 from pyspark_diff.kernels.key_ranges import Keys
 from pyspark_diff.kernels.updates import PerRow, pick
 from pyspark_diff.operators.contract import BilinearKernel, Changes, Part, Parts, Side
-from pyspark_diff.runners.pieces import Given, Spool, Waiting, check_room, explained, room
+from pyspark_diff.runners.pieces import Given, RowsInMemory, Spool, check_room, explained, room
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult
 
@@ -68,7 +68,7 @@ class BilinearParts:
 
 
 def process_bilinear(
-    read: Read, kernel: BilinearKernel, bucket: int, waiting: Waiting, in_memory: bool
+    read: Read, kernel: BilinearKernel, bucket: int, waiting: RowsInMemory, in_memory: bool
 ) -> BucketResult:
     """The output of a bucket up to the memory's limit of pairs, and the rest after it."""
     pieces = BilinearParts(read, kernel, bucket)

@@ -8,7 +8,7 @@ from typing import Sequence
 from pyspark_diff.kernels.updates import concat
 from pyspark_diff.operators.contract import BilinearKernel, ReplayKernel
 from pyspark_diff.runners.bilinear import process_bilinear
-from pyspark_diff.runners.pieces import Waiting
+from pyspark_diff.runners.pieces import RowsInMemory
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.replay import process_replay
 from pyspark_diff.runners.view import opened
@@ -17,7 +17,7 @@ from pyspark_diff.trace import storage
 
 
 def read_bucket(
-    read: Read, bucket: int, waiting: Waiting, *, in_memory: bool = False
+    read: Read, bucket: int, waiting: RowsInMemory, *, in_memory: bool = False
 ) -> BucketResult:
     """Process one bucket in a step, or in a loop at a coordinate.
 
@@ -25,7 +25,7 @@ def read_bucket(
     ----------
     read : Read
     bucket : int
-    waiting : Waiting
+    waiting : RowsInMemory
         The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
@@ -43,7 +43,7 @@ def read_bucket(
 
 
 def read_together(
-    read: Read, buckets: Sequence[int], waiting: Waiting
+    read: Read, buckets: Sequence[int], waiting: RowsInMemory
 ) -> list[BucketResult] | None:
     """Process several buckets in one call: see `pyspark_diff.runners.work.run_together`.
 

@@ -21,7 +21,7 @@ from typing import Iterator, Mapping, Sequence
 from pyspark_diff.fallbacks import FUSED, count
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.runners.bucket import read_bucket
-from pyspark_diff.runners.pieces import Given, Intake, Waiting
+from pyspark_diff.runners.pieces import Given, Intake, RowsInMemory
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import BucketResult, Split, Work, run_bucket
 
@@ -31,7 +31,7 @@ class NotHere(Exception):
 
 
 @dataclass(frozen=True)
-class Reading:
+class FusedReader:
     """A fused reader. Travels to the executors.
 
     Parameters
@@ -77,7 +77,9 @@ class Reading:
     def run(self, bucket: int, done: Mapping[int, BucketResult]) -> BucketResult | None:
         """Run the operator in a bucket; None if the bucket has no input."""
         read = self.for_bucket(bucket, done)
-        return read_bucket(read, bucket, Waiting(read.most)) if bucket in read.buckets() else None
+        if bucket not in read.buckets():
+            return None
+        return read_bucket(read, bucket, RowsInMemory(read.most))
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,10 @@ class Taking:
             raise NotHere("the output of a bucket belongs to another bucket")
         intake = Intake(os.path.dirname(self.work.directory), self.work.most, self.work.name)
         intake.add(bucket, updates)
-        return run_bucket(self.work, bucket, intake, Waiting(self.work.most))
+        return run_bucket(self.work, bucket, intake, RowsInMemory(self.work.most))
 
 
-Fused = Reading | Taking
+Fused = FusedReader | Taking
 
 
 def run_behind(
@@ -176,7 +178,7 @@ def run_behind(
                 continue
             left = fused[number:]
             done = {other: _needed(earlier, other, left) for other, earlier in done.items()}
-            if result is None or isinstance(operator, Reading) or not _is_cut(result):
+            if result is None or isinstance(operator, FusedReader) or not _is_cut(result):
                 done[number] = _needed(result or nothing, number, left)
             if result is not None:
                 yield replace(result, operator=number)

@@ -19,13 +19,13 @@ from pyspark_diff.errors import DiffError, earliest
 from pyspark_diff.fallbacks import COMPILED, fall_back
 from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import UpdateChunk, concat
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import Expression
 from pyspark_diff.runners.bucket import read_bucket, read_together
 from pyspark_diff.runners.feed import Feed
 from pyspark_diff.runners.parquet import ROWS
-from pyspark_diff.runners.pieces import Intake, Waiting, share
+from pyspark_diff.runners.pieces import Intake, RowsInMemory, share
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.threads import side_by_side
@@ -79,7 +79,7 @@ class LocalRunner:
         for feed in feeds:
             for bucket, part in self._parts(work, schema, feed):
                 intake.add(bucket, part)
-        buckets, waiting = intake.buckets(), Waiting(work.most)
+        buckets, waiting = intake.buckets(), RowsInMemory(work.most)
         threads = _threads(buckets, sum(intake.rows.values()))
         if threads > 1:
             rows = (intake.rows[b] + sum(map(len, work.old(b))) for b in buckets)
@@ -92,11 +92,11 @@ class LocalRunner:
 
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`, for a number of new rows."""
-        buckets, waiting = read.buckets(), Waiting(read.most)
+        buckets, waiting = read.buckets(), RowsInMemory(read.most)
         few = rows < TOGETHER and len(buckets) > 1
         if few and not read.at and not read.kernel.visits_all:
             with self._stop.obeyed():
-                results = read_together(read, buckets, Waiting(read.most))
+                results = read_together(read, buckets, RowsInMemory(read.most))
             if results is not None:
                 return results
         threads = _threads(buckets, rows)
@@ -121,7 +121,7 @@ class LocalRunner:
                 if worth_per_bucket(rows, work.buckets) or rows > work.most:
                     return None
         with self._stop.obeyed():
-            return run_together(work, concat(parts), Waiting(work.most))
+            return run_together(work, concat(parts), RowsInMemory(work.most))
 
     def merge(self, merge: Merge) -> dict[int, tuple[BatchFile, ...]]:
         """Merge the files of an arrangement."""
@@ -141,11 +141,11 @@ class LocalRunner:
 
     def _parts(
         self, work: Work, schema: Schema, feed: Feed
-    ) -> Iterator[tuple[int, Updates]]:
+    ) -> Iterator[tuple[int, UpdateChunk]]:
         """The updates of a feed, by bucket. Without a shuffle, consolidation saves nothing here."""
         how, feed = feed.split(work, schema), feed.bare()
 
-        def split(feed: Feed) -> Iterator[tuple[int, Updates]]:
+        def split(feed: Feed) -> Iterator[tuple[int, UpdateChunk]]:
             for table in self.tables(feed, work.most):
                 yield from partition(how.updates(table), work.layout, work.buckets)
 

@@ -26,7 +26,7 @@ from pyspark_diff.kernels.key_index import TIME as TIME_PART
 from pyspark_diff.kernels.key_index import VALUE, large, ordered, summed
 from pyspark_diff.kernels.layout import Layout, as_int64, from_int64
 from pyspark_diff.kernels.order import by_bits
-from pyspark_diff.kernels.updates import Int64, Updates, joined, one_or_all
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, joined, one_or_all
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import DropNull, Negate, Pick
 from pyspark_diff.operators.projection import Compute, Filter
@@ -154,7 +154,7 @@ def added_up(
     if least > PAST or most < MOST:
         parts = [_in_range(part, least, most) for part in parts]
     updates = consolidate_parts([
-        Updates(keys, None, one_or_all(times), one_or_all(diffs), values)
+        UpdateChunk(keys, None, one_or_all(times), one_or_all(diffs), values)
         for keys, values, times, diffs in parts
     ]).updates
     values = np.zeros(len(updates), np.int64) if updates.val64 is None else updates.val64

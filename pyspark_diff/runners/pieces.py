@@ -23,7 +23,7 @@ from pyspark_diff.fallbacks import MEMORY, count
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.key_ranges import MOST_BYTES, rows_of
 from pyspark_diff.kernels.machine_memory import free_memory
-from pyspark_diff.kernels.updates import Int64, OffsetOverflow, Updates, concat
+from pyspark_diff.kernels.updates import Int64, OffsetOverflow, UpdateChunk, concat
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.trace import storage
 
@@ -69,13 +69,8 @@ def share(rows: Iterable[int], most: int, threads: int) -> int:
     return most
 
 
-class Waiting:
-    """Counts the output rows in memory, of all buckets of a process.
-
-    Parameters
-    ----------
-    most : int
-    """
+class RowsInMemory:
+    """Counts the output rows in memory, of all buckets of a process."""
 
     def __init__(self, most: int):
         self._most, self._lock = most, threading.Lock()
@@ -96,13 +91,13 @@ class Spool:
     ----------
     directory, name : str
         Directory and common prefix of files.
-    waiting : Waiting
+    waiting : RowsInMemory
         The count of rows in memory, shared by all buckets.
     make : bool
         Whether a spill creates the directory.
     """
 
-    def __init__(self, directory: str, name: str, waiting: Waiting, *, make: bool):
+    def __init__(self, directory: str, name: str, waiting: RowsInMemory, *, make: bool):
         self._path = os.path.join(directory, name)
         self._waiting, self._make = waiting, make
         self._held: list[pa.Table] = []
@@ -149,13 +144,13 @@ class Intake:
 
     def __init__(self, folder: str, most: int, name: str = "intake"):
         self._folder, self._most, self._name = folder, most, name
-        self._held: dict[int, list[tuple[int, Updates]]] = {}
-        self._sorted: dict[int, list[Updates]] = {}
+        self._held: dict[int, list[tuple[int, UpdateChunk]]] = {}
+        self._sorted: dict[int, list[UpdateChunk]] = {}
         self._waiting = self._bytes = 0
         #: Rows that came in, by bucket.
         self.rows: dict[int, int] = {}
 
-    def add(self, bucket: int, part: Updates, number: int = 0) -> None:
+    def add(self, bucket: int, part: UpdateChunk, number: int = 0) -> None:
         """Add updates, in any order.
 
         The order of numbered parts decides, so that a retried task writes the same bytes.
@@ -174,7 +169,7 @@ class Intake:
         """The buckets with updates."""
         return sorted(self.rows)
 
-    def take(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
+    def take(self, bucket: int) -> tuple[list[UpdateChunk], list[UpdateChunk]]:
         """A bucket's updates, those in any order and those in order, each of its own; once."""
         parts = sorted(self._held.pop(bucket, []), key=lambda numbered: numbered[0])
         return [part for _, part in parts], self._sorted.pop(bucket, [])
@@ -281,7 +276,7 @@ def heaviest(sides: Sequence[Side]) -> Iterable[tuple[tuple[object, ...], list[i
         yield key, [int(count[top[i]]) for count in counts]
 
 
-def _updates_of(side: Side) -> list[Updates]:
+def _updates_of(side: Side) -> list[UpdateChunk]:
     return [*side.old, *side.earlier, side.new.updates]
 
 

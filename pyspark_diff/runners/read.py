@@ -38,10 +38,10 @@ from pyspark_diff.kernels.key_ranges import (
     rows_of,
     updates_between,
 )
-from pyspark_diff.kernels.updates import Updates, concat, empty
+from pyspark_diff.kernels.updates import UpdateChunk, concat, empty
 from pyspark_diff.operators.contract import BilinearKernel, Kernel, Side
-from pyspark_diff.runners.view import View, opened
-from pyspark_diff.runners.work import Output
+from pyspark_diff.runners.view import ArrangementView, opened
+from pyspark_diff.runners.work import OutputForm
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Paths
@@ -61,11 +61,11 @@ class Read:
     name : str
         Name of the operator, for errors.
     kernel : Kernel
-    views : tuple of View
+    views : tuple of ArrangementView
         Views of the arrangements that it reads.
-    own : View or None
-        View of the arrangement of its output.
-    output : Output or None
+    own : ArrangementView or None
+        A view of the arrangement of its output.
+    output : OutputForm or None
         None if no operator reads the updates themselves.
     stored : tuple of int
         Positions of the columns of the arranged output among all output columns.
@@ -93,9 +93,9 @@ class Read:
 
     name: str
     kernel: Kernel
-    views: tuple[View, ...]
-    own: View | None
-    output: Output | None
+    views: tuple[ArrangementView, ...]
+    own: ArrangementView | None
+    output: OutputForm | None
     stored: tuple[int, ...]
     directory: str
     keeps: bool
@@ -133,7 +133,7 @@ class Read:
                         due[number] = due.get(number, 0) + (rows if bucket is not None else 1)
         return due
 
-    def _falling_due(self, updates: Updates, *, every: bool = False) -> Updates:
+    def _falling_due(self, updates: UpdateChunk, *, every: bool = False) -> UpdateChunk:
         """For keys that are times, the updates with keys in the interval, or before its end."""
         start, stop = 0, len(updates)
         if not every:
@@ -188,7 +188,7 @@ class Read:
         rows = sum(int(rows_of(updates.key64, keys, keys).sum()) for updates in old)
         return rows > self.pairs
 
-    def _files(self, bucket: int) -> tuple[list[Updates], list[Updates]]:
+    def _files(self, bucket: int) -> tuple[list[UpdateChunk], list[UpdateChunk]]:
         """The updates whose keys are visited in a bucket, and the updates for look-ups."""
         new = opened(self.due.get(bucket, ()))
         old = [] if self.own is None else opened(self.own.old.get(bucket, ()))
@@ -204,7 +204,7 @@ class Read:
             new, old = [*new, *map(self._falling_due, old)], []
         return new, old
 
-    def visited_again(self, bucket: int, keys: Keys) -> list[Updates]:
+    def visited_again(self, bucket: int, keys: Keys) -> list[UpdateChunk]:
         """The due keys of a range."""
         return [updates_between(updates, keys) for updates in opened(self.due.get(bucket, ()))]
 
@@ -229,7 +229,7 @@ class Read:
         return sides
 
 
-def visited_keys(due: Sequence[Updates], sides: Sequence[Side]) -> Updates:
+def visited_keys(due: Sequence[UpdateChunk], sides: Sequence[Side]) -> UpdateChunk:
     """The visited keys, each once."""
     parts = [distinct_keys(s.new).at(0, 1).placed(0) for s in sides if len(s.new.updates)]
     parts += due

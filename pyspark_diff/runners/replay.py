@@ -18,9 +18,9 @@ from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.history import due_after, recent
 from pyspark_diff.kernels.key_ranges import Keys
 from pyspark_diff.kernels.replay import compact
-from pyspark_diff.kernels.updates import Updates, concat, empty, spread
+from pyspark_diff.kernels.updates import UpdateChunk, concat, empty, spread
 from pyspark_diff.operators.contract import Changes, ReplayKernel, Side
-from pyspark_diff.runners.pieces import Spool, Waiting, room
+from pyspark_diff.runners.pieces import RowsInMemory, Spool, room
 from pyspark_diff.runners.read import Read, visited_keys
 from pyspark_diff.runners.work import BucketResult, write_file
 from pyspark_diff.times import Coordinate
@@ -28,7 +28,7 @@ from pyspark_diff.trace.batch import BatchFile
 
 
 def process_replay(
-    read: Read, kernel: ReplayKernel, bucket: int, waiting: Waiting, in_memory: bool
+    read: Read, kernel: ReplayKernel, bucket: int, waiting: RowsInMemory, in_memory: bool
 ) -> BucketResult:
     """The output of a bucket, range of keys by range of keys."""
     files: list[BatchFile] = []
@@ -96,7 +96,7 @@ def _replay(
 
 
 def _store_output(
-    read: Read, name: str, own: Side, changes: Changes, earlier: Updates, in_memory: bool
+    read: Read, name: str, own: Side, changes: Changes, earlier: UpdateChunk, in_memory: bool
 ) -> tuple[list[BatchFile], Changes]:
     """Store changes in the arranged output, minus the earlier output at other coordinates."""
     if not read.keeps and not len(earlier):
@@ -119,7 +119,7 @@ def _store_output(
 
 
 def _visited(
-    read: Read, due: Sequence[Updates], sides: Sequence[Side], keys: Updates
+    read: Read, due: Sequence[UpdateChunk], sides: Sequence[Side], keys: UpdateChunk
 ) -> tuple[Sequence[Side], int]:
     """The sides up to the coordinate, for the visited keys; and the number of rows read."""
     visited, rows_read = [], 0
@@ -137,7 +137,7 @@ def _visited(
 
 
 def _due(
-    read: Read, name: str, keys: Updates, sides: Sequence[Side], in_memory: bool
+    read: Read, name: str, keys: UpdateChunk, sides: Sequence[Side], in_memory: bool
 ) -> dict[int, list[BatchFile]]:
     """The keys to visit again, by coordinate."""
     batches = []

@@ -35,7 +35,7 @@ from pyspark_diff.runners.bilinear import Rest
 from pyspark_diff.runners.bucket import read_bucket
 from pyspark_diff.runners.fused import Fused, run_behind
 from pyspark_diff.runners.parquet import ParquetScan
-from pyspark_diff.runners.pieces import Given, Intake, Waiting
+from pyspark_diff.runners.pieces import Given, Intake, RowsInMemory
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.work import (
     BucketResult,
@@ -237,7 +237,7 @@ def read_buckets(read: Read, buckets: Sequence[int]) -> Task:
 
     def results(number: int) -> Iterator[Row]:
         began = time.perf_counter()
-        result = read_bucket(read, buckets[number], Waiting(read.most))
+        result = read_bucket(read, buckets[number], RowsInMemory(read.most))
         yield _result(result, read.directory, read.all_buckets, began)
 
     return lambda number: _counted(results(number))
@@ -281,7 +281,7 @@ def _done(work: Work, fused: Sequence[Fused], here: int, intake: Intake) -> Iter
         result = None
         began = time.perf_counter()
         if bucket in intake.rows:
-            result = run_bucket(work, bucket, intake, Waiting(work.most))
+            result = run_bucket(work, bucket, intake, RowsInMemory(work.most))
             yield _result(result, work.directory, outputs, began)
             began = time.perf_counter()
         for result in run_behind(fused, bucket, result):

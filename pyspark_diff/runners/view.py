@@ -22,14 +22,14 @@ from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import Keys, updates_between
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.lookup import matching_rows
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import UpdateChunk, concat
 from pyspark_diff.operators.contract import Side
 from pyspark_diff.runners.work import opened_together
 from pyspark_diff.trace import storage
 
 
 @dataclass(frozen=True)
-class View:
+class ArrangementView:
     """The files of an arrangement for an operator, by bucket.
 
     Parameters
@@ -71,7 +71,7 @@ class View:
         groups = (self.old, self.new, self.both, self.earlier, self.recorded)
         return [path for files in groups for path in files.get(bucket, ())]
 
-    def together(self, buckets: Sequence[int]) -> "View":
+    def together(self, buckets: Sequence[int]) -> "ArrangementView":
         """The view with some buckets united as bucket 0."""
         old, new, both, earlier, recorded = (
             {0: opened_together(files, buckets)}
@@ -86,7 +86,7 @@ class View:
         batches = opened(self.files_of(bucket))
         return sum(updates.nbytes for updates in batches) // max(1, sum(map(len, batches)))
 
-    def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "View":
+    def at_coordinate(self, new: Mapping[int, tuple[str, ...]], first: bool) -> "ArrangementView":
         """The view for the processing of some of the new files."""
         earlier = {}
         for bucket, paths in self.new.items():
@@ -109,7 +109,7 @@ class View:
         return Side(old, earlier, grouped, self.depth, self.layout, self.names, lower)
 
     def with_recorded(
-        self, side: Side, bucket: int, keys: Updates, lower: int | None
+        self, side: Side, bucket: int, keys: UpdateChunk, lower: int | None
     ) -> Side:
         """The side with the updates of earlier steps for some keys."""
         if not self.recorded:
@@ -123,14 +123,14 @@ class View:
         return replace(side, old=old, earlier=earlier)
 
 
-def opened(paths: Iterable[str]) -> list[Updates]:
+def opened(paths: Iterable[str]) -> list[UpdateChunk]:
     """The updates of some files."""
     return [storage.open_updates(path) for path in paths]
 
 
 def _divided(
-    updates: Updates, lower: int | None, upper: int | None
-) -> tuple[Updates, Updates]:
+    updates: UpdateChunk, lower: int | None, upper: int | None
+) -> tuple[UpdateChunk, UpdateChunk]:
     """The updates before an interval, and the updates in it."""
     times = updates.times()
     before = np.zeros(times.size, dtype=bool) if lower is None else times < lower

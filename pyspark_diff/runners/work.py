@@ -37,7 +37,7 @@ from pyspark_diff.kernels.replay import compact
 from pyspark_diff.kernels.split import places
 from pyspark_diff.kernels.updates import (
     PerRow,
-    Updates,
+    UpdateChunk,
     bounds_of,
     concat,
     joined,
@@ -46,7 +46,7 @@ from pyspark_diff.kernels.updates import (
     sum_of,
 )
 from pyspark_diff.operators.contract import Changes, DiffColumns, ReplayKernel, Side
-from pyspark_diff.runners.pieces import Given, Intake, Spool, Waiting, room
+from pyspark_diff.runners.pieces import Given, Intake, RowsInMemory, Spool, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import held_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, BatchInMemory, Paths
@@ -69,7 +69,7 @@ BUCKETS, TOGETHER = 4, 500
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputForm:
     """Form of an operator's output rows.
 
     Parameters
@@ -124,7 +124,7 @@ class Work:
     buckets : int
     kernel : ReplayKernel or None
         None only arranges.
-    output : Output or None
+    output : OutputForm or None
     files : mapping of int to tuple of str
         Batch files of the times below the interval, by bucket.
     directory : str
@@ -148,7 +148,7 @@ class Work:
     names: tuple[str, ...]
     buckets: int
     kernel: ReplayKernel | None
-    output: Output | None
+    output: OutputForm | None
     files: Mapping[int, tuple[str, ...]]
     directory: str
     keeps: bool
@@ -159,7 +159,7 @@ class Work:
     diff_columns: DiffColumns | None = None
     coordinate: int = 0
 
-    def old(self, bucket: int) -> list[Updates]:
+    def old(self, bucket: int) -> list[UpdateChunk]:
         """The older updates of a bucket for the kernel."""
         if self.kernel is None or not self.kernel.stateful:
             return []
@@ -250,7 +250,7 @@ def files_of(results: Sequence[BucketResult]) -> Mapping[int, tuple[BatchFile, .
 
 
 def run_bucket(
-    work: Work, bucket: int, intake: Intake, waiting: Waiting, *, in_memory: bool = False
+    work: Work, bucket: int, intake: Intake, waiting: RowsInMemory, *, in_memory: bool = False
 ) -> BucketResult:
     """Process one bucket in a step.
 
@@ -260,7 +260,7 @@ def run_bucket(
     bucket : int
     intake : Intake
         The new updates; the function removes those of the bucket.
-    waiting : Waiting
+    waiting : RowsInMemory
         The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
@@ -317,7 +317,7 @@ def merge_bucket(
 
 
 def run_together(
-    work: Work, updates: Updates, waiting: Waiting
+    work: Work, updates: UpdateChunk, waiting: RowsInMemory
 ) -> list[BucketResult] | None:
     """Process all buckets in one call, since for few rows the cost of a call dominates.
 
@@ -326,9 +326,9 @@ def run_together(
     Parameters
     ----------
     work : Work
-    updates : Updates
+    updates : UpdateChunk
         The new updates, in any order.
-    waiting : Waiting
+    waiting : RowsInMemory
 
     Returns
     -------
@@ -339,7 +339,7 @@ def run_together(
     if looks and len(updates) >= TOGETHER and not all(map(_is_together, _batches(work.files))):
         return None
     grouped = consolidate(updates)
-    old: list[Updates] = []
+    old: list[UpdateChunk] = []
     if looks and len(grouped.updates):
         old = _old_together(work, grouped.updates)
     batches = [grouped.updates, *old]
@@ -372,11 +372,11 @@ def _is_together(batch: Batch) -> bool:
     return len(files) <= BUCKETS or storage.open_updates(files[0][1]).words is not None
 
 
-def _old_together(work: Work, new: Updates) -> list[Updates]:
+def _old_together(work: Work, new: UpdateChunk) -> list[UpdateChunk]:
     """The older updates of the kernel that may have keys of new updates."""
     buckets = work.layout.buckets(new, work.buckets)
     touched = np.bincount(buckets).nonzero()[0].tolist()
-    old: list[Updates] = []
+    old: list[UpdateChunk] = []
     for batch in _batches(work.files):
         files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
         rows = None
@@ -405,7 +405,7 @@ def opened_by(
     ]
 
 
-def still_due(updates: Updates, since: int | None) -> Updates:
+def still_due(updates: UpdateChunk, since: int | None) -> UpdateChunk:
     """The updates whose due time, which is their key, is not before ``since``."""
     if since is None:
         return updates
@@ -424,7 +424,7 @@ def merge_together(
 
 
 def write_files(
-    directory: str, updates: Updates, layout: Layout, buckets: int
+    directory: str, updates: UpdateChunk, layout: Layout, buckets: int
 ) -> Mapping[int, tuple[BatchFile, ...]]:
     """Write a batch of all buckets from its ordered updates."""
     if buckets == 1 or not len(updates):
@@ -448,7 +448,7 @@ def write_files(
 
 
 def write_file(
-    directory: str, name: str, updates: Updates, *, in_memory: bool, given: bool = False
+    directory: str, name: str, updates: UpdateChunk, *, in_memory: bool, given: bool = False
 ) -> list[BatchFile]:
     """Write a bucket of a batch, or a range of it; no file without updates.
 
@@ -517,7 +517,7 @@ class Split:
     ceiling: int | None
     diff_columns: DiffColumns | None = None
 
-    def updates(self, table: pa.Table) -> Updates:
+    def updates(self, table: pa.Table) -> UpdateChunk:
         """The rows of the interval as updates."""
         time: PerRow | None = self.time
         if time is None:

@@ -91,10 +91,10 @@ def snapshot(path: str, *, format: str = "parquet", replace: bool = False) -> Si
     >>> spark.read.parquet(folder).collect()
     [Row(word='a', count=2)]
     """
-    return _Snapshot(path, format, replace)
+    return _FolderSnapshot(path, format, replace)
 
 
-class _Folder(Sink):
+class _FolderSink(Sink):
     def __init__(self, path: str, format: str, replace: bool):
         self._path, self._format, self._replace = path, format, replace
 
@@ -121,7 +121,7 @@ class _Folder(Sink):
         )
 
 
-class _ChangeLog(_Folder):
+class _ChangeLog(_FolderSink):
     def check(self, schema: T.StructType, spark: SparkSession) -> None:
         super().check(schema, spark)
         if EPOCH in map(str.lower, schema.names):
@@ -155,7 +155,7 @@ class _ChangeLog(_Folder):
         return f"change_log({self._path!r}, format={self._format!r})"
 
 
-class _Snapshot(_Folder):
+class _FolderSnapshot(_FolderSink):
     writes_snapshots = True
 
     def write(self, epoch: Epoch) -> None:

@@ -204,7 +204,7 @@ def debezium(
     )
 
 
-class _Folder(Source):
+class _FolderSource(Source):
     """A folder to which files are added."""
 
     def __init__(self, path: str, struct: T.StructType, key: tuple[str, ...]):
@@ -273,7 +273,7 @@ def _file_name(frame: DataFrame) -> Column:
     return F.url_decode(F.regexp_replace(name, r"\+", "%2B"))
 
 
-class _Files(_Folder):
+class _Files(_FolderSource):
     def __init__(
         self, path: str, struct: T.StructType, read: T.StructType, format: str,
         key: tuple[str, ...], op: str | None, order: tuple[str, ...], options: dict[str, Any],
@@ -298,7 +298,7 @@ class _Files(_Folder):
         return f"files({self._path!r}, format={self._format!r}{key})"
 
 
-class _Debezium(_Folder):
+class _Debezium(_FolderSource):
     def __init__(
         self, path: str, struct: T.StructType, key: tuple[str, ...], order: tuple[str, ...],
         options: dict[str, Any], retention: int | None,

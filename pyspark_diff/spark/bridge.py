@@ -269,10 +269,6 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
 
     The first call looks for it. Later calls read the setting `BRIDGE` only.
 
-    Parameters
-    ----------
-    spark : SparkSession
-
     Returns
     -------
     Bridge or None
@@ -329,11 +325,6 @@ def labelled(spark: SparkSession, label: JobLabel) -> Iterator[None]:
 
     Without a bridge, or before the first use of one, this has no effect. Jobs without a description
     get one, for Spark's UI.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    label : JobLabel
     """
     bridge = None if is_remote() else _bridges.get(spark.sparkContext)
     if bridge is None:

@@ -47,14 +47,7 @@ _ORDERED = {"percentile_cont": "percentile", "percentile_disc": "percentile_disc
 
 @dataclass(frozen=True)
 class Ordering:
-    """One column of an order.
-
-    Parameters
-    ----------
-    column : Column
-    descending : bool
-    nulls_last : bool
-    """
+    """One column of an order."""
 
     column: Column
     descending: bool

@@ -82,13 +82,7 @@ _FAILURES = (OSError, ValueError, KeyError, RuntimeError)
 
 
 class DeltaFiles:
-    """A version of a Delta table: the last one at the time of construction.
-
-    Parameters
-    ----------
-    folder : Path
-    table : deltalake.DeltaTable
-    """
+    """A version of a Delta table: the last one at the time of construction."""
 
     def __init__(self, folder: Path, table: Any):
         self._folder, self._table = folder, table
@@ -410,13 +404,7 @@ def physical_names(kind: T.DataType, path: str = "") -> dict[str, str]:
 
 
 def delta_files(spark: SparkSession, name: str) -> DeltaFiles | None:
-    """The files of a Delta table; None if Spark has to do the work.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    name : str
-    """
+    """The files of a Delta table; None if Spark has to do the work."""
     location = urlparse(folder_of(spark, name, "delta") or "")
     if location.scheme != "file" or location.netloc:
         return None

@@ -76,7 +76,7 @@ JVM_FRAME = "_jdf"
 
 
 @dataclass(frozen=True)
-class Plan:
+class AnalysedPlan:
     """The properties of an analysed plan that the library reads.
 
     Parameters
@@ -105,7 +105,7 @@ class Plan:
         return "ResolvedHint" in self.nodes[:2]
 
 
-def analysed_plan(frame: DataFrame) -> Plan:
+def analysed_plan(frame: DataFrame) -> AnalysedPlan:
     """Logical operators and non-deterministic expressions of a frame.
 
     Parameters
@@ -115,7 +115,7 @@ def analysed_plan(frame: DataFrame) -> Plan:
 
     Returns
     -------
-    Plan
+    AnalysedPlan
     """
     if hasattr(frame, "_jdf"):
         analysed = frame._jdf.queryExecution().analyzed()
@@ -165,7 +165,7 @@ def analysed_plan(frame: DataFrame) -> Plan:
     alias = _ALIAS.match(text)
     sessions = _SESSION.search(text) is not None
     name = None if alias is None else alias.group(1)
-    return Plan(nodes, unstable, name, sessions, tuple(outside))
+    return AnalysedPlan(nodes, unstable, name, sessions, tuple(outside))
 
 
 def _whole_text(plan: Any) -> str:

@@ -28,10 +28,6 @@ _NULLABLE = {
 def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     """The pandas frame of a table.
 
-    Parameters
-    ----------
-    table : pyarrow.Table or pyarrow.RecordBatch
-
     Returns
     -------
     pandas.DataFrame

@@ -318,10 +318,6 @@ _USES = {"key": "part of a key", "order": "part of an order", "join": "joined by
 class TimeType:
     """A totally ordered type of logical times: an integer, date or timestamp.
 
-    Parameters
-    ----------
-    kind : pyspark.sql.types.DataType
-
     Examples
     --------
     >>> TimeType(T.DateType()).encode(datetime.date(1970, 1, 3))

@@ -29,7 +29,7 @@ from pyspark_diff.kernels.key_ranges import MOST_BYTES, fitting, ranges, updates
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.standing import repeated_places
-from pyspark_diff.kernels.updates import Int64, Updates, concat
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat
 from pyspark_diff.spark.frames import frame_of_table, map_in_arrow
 from pyspark_diff.spark.schema import Schema, TimeType
 from pyspark_diff.spark.session import parallelism
@@ -81,7 +81,7 @@ class Arrangement:
         """Whether its frames read the files at their evaluation, and not at their construction."""
         return self.trace.rows > DRIVER_ROWS or self.trace.size > MOST_BYTES
 
-    def _decode(self, updates: Updates) -> list[pa.Array]:
+    def _decode(self, updates: UpdateChunk) -> list[pa.Array]:
         """The columns in the order of the schema."""
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         return [columns[name] for name in self.schema.names]
@@ -124,7 +124,7 @@ class Arrangement:
         part = replace(self, trace=self.trace.reaching(lower, upper))
         return None if part.reads_later else _together(part._cut(lower, upper, part._all()))
 
-    def _cut(self, lower: int | None, upper: int | None, updates: Updates) -> Tables:
+    def _cut(self, lower: int | None, upper: int | None, updates: UpdateChunk) -> Tables:
         times = updates.times()
         inside = np.full(times.size, True)
         if lower is not None:
@@ -154,8 +154,8 @@ class Arrangement:
             return _together(self._only(inside)(self._all())).num_rows > 0
         return bool(self.only(spark, inside).take(1))
 
-    def _only(self, inside: Inside) -> Callable[[Updates], Tables]:
-        def make(updates: Updates) -> Tables:
+    def _only(self, inside: Inside) -> Callable[[UpdateChunk], Tables]:
+        def make(updates: UpdateChunk) -> Tables:
             for table in self._rows(updates, None):
                 yield table.filter(pa.array(inside(table)))
 
@@ -231,7 +231,7 @@ class Arrangement:
         """The rows of `updates` on the driver, in no order."""
         return _together(self._rows(self._all(), since))
 
-    def _rows(self, updates: Updates, since: int | None) -> Tables:
+    def _rows(self, updates: UpdateChunk, since: int | None) -> Tables:
         time = updates.times() if since is None else np.maximum(updates.times(), since)
         moments = from_int64(pa.array(time), self.time_type.arrow)
         columns = [*self._decode(updates), moments, pa.array(updates.diffs())]
@@ -260,18 +260,18 @@ class Arrangement:
         """
         decode, names = self._decode, list(self.schema.names)
 
-        def accumulated(updates: Updates) -> Updates:
+        def accumulated(updates: UpdateChunk) -> UpdateChunk:
             rows = updates.take(updates.times() <= time)
             return consolidate(rows.at(0, rows.diffs())).updates
 
-        def check(updates: Updates) -> Iterator[pa.Table]:
+        def check(updates: UpdateChunk) -> Iterator[pa.Table]:
             rows = accumulated(updates)
             wrong = rows.take(rows.diffs() < 0)
             columns = [*decode(wrong.between(0, min(5, len(wrong)))), ]
             columns.append(pa.array(wrong.diffs()[:5]))
             yield pa.Table.from_arrays(columns, names=[*names, "__diff"])
 
-        def table(updates: Updates) -> Iterator[pa.Table]:
+        def table(updates: UpdateChunk) -> Iterator[pa.Table]:
             rows = accumulated(updates)
             times = np.maximum(rows.diffs(), 0)
             if (times == 1).all():
@@ -303,14 +303,14 @@ class Arrangement:
                 )
         return self._frame(spark, self.schema.struct, table)
 
-    def _all(self) -> Updates:
+    def _all(self) -> UpdateChunk:
         return concat([*pieces(self.trace)])
 
     def _files(self) -> list[tuple[str, ...]]:
         return _by_bucket(self.trace)
 
     def _first(
-        self, spark: SparkSession, struct: T.StructType, make: Callable[[Updates], Tables]
+        self, spark: SparkSession, struct: T.StructType, make: Callable[[UpdateChunk], Tables]
     ) -> list[Row]:
         """The first rows of a table that is usually empty, on the driver if it can read them."""
         if not self.reads_later:
@@ -322,7 +322,7 @@ class Arrangement:
         self,
         spark: SparkSession,
         struct: T.StructType,
-        make: Callable[[Updates], Tables],
+        make: Callable[[UpdateChunk], Tables],
         by_time: bool = False,
     ) -> DataFrame:
         files = self._files()
@@ -346,7 +346,7 @@ class Arrangement:
         return spark.range(0, len(files), 1, len(files)).mapInArrow(do, struct)
 
 
-def pieces(trace: Trace) -> Iterator[Updates]:
+def pieces(trace: Trace) -> Iterator[UpdateChunk]:
     """All updates of a trace, consolidated, in pieces that fit into memory."""
     for paths in _by_bucket(trace):
         yield from _merged(paths)
@@ -357,7 +357,7 @@ def _by_bucket(trace: Trace) -> list[tuple[str, ...]]:
     return [trace.files(bucket) for bucket in buckets]
 
 
-def _merged(paths: tuple[str, ...]) -> Iterator[Updates]:
+def _merged(paths: tuple[str, ...]) -> Iterator[UpdateChunk]:
     """The updates of a bucket, consolidated, in pieces that fit into memory."""
     batches = [storage.open_updates(path) for path in paths]
     if len(paths) == 1:

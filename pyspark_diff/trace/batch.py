@@ -96,12 +96,7 @@ class Batch:
 
 
 class Paths(Mapping[int, tuple[str, ...]]):
-    """Paths of some batches by bucket, oldest first, computed on demand.
-
-    Parameters
-    ----------
-    batches : sequence of Batch
-    """
+    """Paths of some batches by bucket, oldest first, computed on demand."""
 
     def __init__(self, batches: Sequence[Batch]):
         self.batches = batches

@@ -71,10 +71,6 @@ _PAUSE = 0.02
 class Commits:
     """The commits of the store at a root. One thread at a time appends.
 
-    Parameters
-    ----------
-    objects : Objects
-
     Attributes
     ----------
     last : Commit or None

@@ -20,7 +20,7 @@ from typing import Callable, Mapping
 import numpy as np
 
 from pyspark_diff.kernels.machine_memory import all_memory, free_memory
-from pyspark_diff.kernels.updates import Int64, Updates, unshared
+from pyspark_diff.kernels.updates import Int64, UpdateChunk, unshared
 
 #: Large batches together may use this fraction of the machine's memory (one in so many bytes), and
 #: each of them the same fraction of the free memory.
@@ -30,34 +30,34 @@ SHARE = 4
 class _Part:
     """One bucket of a small batch. The first read of this bucket alone extracts its rows."""
 
-    def __init__(self, directory: str, whole: Updates, rows: Int64):
+    def __init__(self, directory: str, whole: UpdateChunk, rows: Int64):
         self.directory, self._whole, self._rows = directory, whole, rows
 
     @cached_property
-    def updates(self) -> Updates:
+    def updates(self) -> UpdateChunk:
         """The rows of the bucket."""
         return self._whole.take(self._rows)
 
 
-_batches: dict[str, Updates | _Part] = {}
+_batches: dict[str, UpdateChunk | _Part] = {}
 #: Batches of several buckets, in order of their keys, by the directory of their files.
-_wholes: dict[str, Updates] = {}
+_wholes: dict[str, UpdateChunk] = {}
 #: Bytes of large batches, by their paths.
 _large: dict[str, int] = {}
 
 
-def keep_copy(path: str, updates: Updates) -> None:
+def keep_copy(path: str, updates: UpdateChunk) -> None:
     """Keep a copy of a batch under the path of a file."""
     # The rows may be a few of large arrays, and without a copy these arrays would stay alive.
     _batches[path] = updates.take(np.arange(len(updates)))
 
 
-def keep(path: str, updates: Updates) -> None:
+def keep(path: str, updates: UpdateChunk) -> None:
     """Keep a batch without a copy. Its arrays stay alive anyway, such as those of a mapped file."""
     _batches[path] = updates
 
 
-def keep_large(path: str, updates: Updates, *, copied: bool = False) -> bool:
+def keep_large(path: str, updates: UpdateChunk, *, copied: bool = False) -> bool:
     """Keep a batch of many rows under the path of a file, if there is room for it.
 
     Returns whether there is. Arrays that are parts of larger arrays are copied, and with `copied`
@@ -78,7 +78,7 @@ def _all_memory() -> int | None:
     return all_memory()
 
 
-def keep_together(directory: str, updates: Updates, parts: Mapping[str, Int64]) -> None:
+def keep_together(directory: str, updates: UpdateChunk, parts: Mapping[str, Int64]) -> None:
     """Keep a batch of several buckets: each of its files has some of its rows.
 
     A reader of all buckets opens the directory, and gets all rows at once. The directory can be
@@ -94,7 +94,7 @@ def is_file(path: str) -> bool:
     return path in _batches
 
 
-def look_up(path: str) -> Updates | None:
+def look_up(path: str) -> UpdateChunk | None:
     """The batch under the path of a file, or of a directory of several; None if there is none."""
     batch = _batches.get(path, _wholes.get(path))
     return batch.updates if isinstance(batch, _Part) else batch

@@ -40,12 +40,7 @@ class Hint(NamedTuple):
 
 
 class Listing:
-    """The numbers of commits at a root, as its objects show them. Nothing is remembered.
-
-    Parameters
-    ----------
-    objects : Objects
-    """
+    """The numbers of commits at a root, as its objects show them. Nothing is remembered."""
 
     def __init__(self, objects: Objects):
         self._objects = objects

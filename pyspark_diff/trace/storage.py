@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.kernels import ipc
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.trace import cache, held_batches
 from pyspark_diff.trace.cache import local_copy, upload
 from pyspark_diff.trace.local_objects import UNSUPPORTED
@@ -54,7 +54,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
 #: Mapped files. A mapped file occupies its space even after its deletion. So the driver closes the
 #: files that it removes. A task does not learn of removals, and closes all files that it opened.
-_opened: OrderedDict[str, Updates] = OrderedDict()
+_opened: OrderedDict[str, UpdateChunk] = OrderedDict()
 _MOST_OPEN = 4096
 #: Files with the bytes that their names certify. A file never changes under its name.
 _checked: set[str] = set()
@@ -353,7 +353,7 @@ def settle(paths: Iterable[str]) -> None:
             held_batches.drop_written(path)
 
 
-def spilled(folder: str, updates: Updates) -> Updates:
+def spilled(folder: str, updates: UpdateChunk) -> UpdateChunk:
     """Spill updates to a mapped file: they use no memory, and disk only while they have a reader.
     """
     if is_remote(folder):
@@ -368,7 +368,7 @@ def spilled(folder: str, updates: Updates) -> Updates:
             os.unlink(path)  # the map stays readable, and a killed process leaves no file
 
 
-def open_updates(path: str) -> Updates:
+def open_updates(path: str) -> UpdateChunk:
     """The updates of a mapped batch file: the system reads only the pages that are used.
 
     Files never change under their names, so the most recently used files stay open.

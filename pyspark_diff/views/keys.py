@@ -10,11 +10,11 @@ from __future__ import annotations
 from pyspark_diff.query.form import (
     Aggregate,
     Distinct,
-    Filter,
     Join,
     Project,
     Recursion,
     Relation,
+    Selection,
     SetOperation,
     TopK,
     Window,
@@ -39,7 +39,7 @@ def unique_key(node: Relation) -> Key | None:
         return frozenset(item.name for item in node.keys)
     if isinstance(node, Distinct) or isinstance(node, Recursion) and node.distinct:
         return _smaller(node)
-    if isinstance(node, (Filter, TopK, Window)):
+    if isinstance(node, (Selection, TopK, Window)):
         return unique_key(node.child)
     if isinstance(node, SetOperation):
         return _of_set_operation(node)

@@ -19,7 +19,7 @@ from pyspark_diff.errors import SourceError, UnsupportedQueryError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.dataflow import Dataflow
 from pyspark_diff.query.form import Relation
-from pyspark_diff.query.plan_reader import Read
+from pyspark_diff.query.plan_reader import QueryForm
 from pyspark_diff.query.pruning import used_columns
 from pyspark_diff.query.recursion import mutual_recursion
 from pyspark_diff.sinks.delta import delta_merge
@@ -114,7 +114,7 @@ class ViewDataflow(Dataflow):
         used = self.wiring.used.get(name)
         return source if used is None else source.reading(used)
 
-    def view(self, view: View) -> tuple[DiffFrame, Read, tuple[str, ...]]:
+    def view(self, view: View) -> tuple[DiffFrame, QueryForm, tuple[str, ...]]:
         """The collection of a view, its query in relational form, and its key."""
         frame, read = self._of_text(view.query, None, {})
         names = dict(read.columns)
@@ -161,14 +161,14 @@ class ReadingDataflow(Dataflow):
             self._of_text(query, None, {})  # it reads each definition
         return self._tables_read
 
-    def _add(self, read: Read) -> None:
+    def _add(self, read: QueryForm) -> None:
         self.providers.update(read.sources)
         self._tables_read |= read.tables
         for name, columns in used_columns(read.relation, [old for old, _ in read.columns]).items():
             self.used.setdefault(name, set()).update(columns)
 
     def _built(
-        self, read: Read, named: dict[str, DiffFrame],
+        self, read: QueryForm, named: dict[str, DiffFrame],
         frames: dict[int, tuple[Relation, DiffFrame]] | None = None,
     ) -> DiffFrame:
         self._add(read)

@@ -81,12 +81,7 @@ class Record:
 
 
 class RecordFile:
-    """The object with the record of a group of views.
-
-    Parameters
-    ----------
-    store : str or path
-    """
+    """The object with the record of a group of views."""
 
     def __init__(self, store: str | os.PathLike[str]):
         self._objects: Objects = objects_at(os.fspath(store))

@@ -11,7 +11,8 @@ import pyspark_diff
 from pyspark_diff import Dataflow
 
 PACKAGE = Path(pyspark_diff.__file__).parent
-GUIDE = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOT = PACKAGE.parent
+GUIDE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: More files than this, and the path of one update is too long to follow.
 MOST_FILES = 12
 
@@ -55,6 +56,24 @@ def test_what_the_guide_names_is_there():
         assert function in functions(file), f"{file} has no {function}"
     for file, function in re.findall(r"`([\w/]+\.py)`\s?\(?,? ?\(?`(\w+)`\)", GUIDE):
         assert function in functions(file), f"{file} has no {function}"
+
+
+def test_worked_examples_name_files_and_their_classes():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = page.split("## Worked examples\n")[1].split("\n## ")[0]
+    titles = re.findall(r"^\*\*(.*?):\*\*", section, flags=re.MULTILINE)
+    assert titles == ["An aggregate", "A source", "A graph algorithm"]
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", section, flags=re.MULTILINE)
+    assert len(rows) == 21
+    for files, text in rows:
+        paths = [
+            next((path for path in (PACKAGE / name, ROOT / name) if path.exists()), None)
+            for name in re.findall(r"`(.*?)`", files)
+        ]
+        assert None not in paths, files
+        sources = "".join(path.read_text(encoding="utf-8") for path in paths)
+        for name in re.findall(r"`(_?[A-Z]\w+)`", text):
+            assert re.search(rf"\b{name}\b", sources), f"{files}: {name}"
 
 
 def test_an_update_takes_the_way_of_the_guide(spark):

@@ -1,7 +1,9 @@
 """Programs that are written anew: their fingerprints, and the graph that has run rebuilt over them.
 
-    a program runs for some steps; it is written anew, rebuilt, and given the state of the first
-    ⟹  both graphs are the same, and what the second gives is what the first would have given
+    rebuilt(blueprint(graph), program) = graph                for an equal program
+    a store opened with another program  ⟹  its answers equal those over the whole history
+
+`tests/store/test_reopening.py` has the law for a store that is opened with the same program.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter, deque
 from contextlib import ExitStack
@@ -32,21 +35,25 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Run, programs, schedules
+from oracle import accumulate
+from program_ops import ddl
+from programs import Run, build, programs, schedules
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff import Dataflow, Loop, NotReadableError, StorageError
-from pyspark_diff.engine.blueprint import Rebuilt, blueprint, rebuilt
+from pyspark_diff import (
+    Dataflow, Loop, NotReadableError, ProgramChangedError, StorageError,
+)
+from pyspark_diff.engine.blueprint import blueprint, rebuilt
 from pyspark_diff.engine.description import described
 from pyspark_diff.engine.fingerprint import fingerprints
 from pyspark_diff.engine.graph import Graph
-from pyspark_diff.engine.growth import Growth
 from pyspark_diff.engine.program import Program, written
-from pyspark_diff.engine.state import State
 from pyspark_diff.engine.subgraph import Subgraph
 
 EXAMPLES = settings().max_examples
+#: A time after all times of the schedules.
+LAST = 1_000_000
 
 
 def examples(share: float) -> settings:
@@ -80,161 +87,82 @@ def shape(graph: Graph) -> Any:
     )
 
 
-def moved(state: State, found: Rebuilt) -> State:
-    """A state over the nodes of another program."""
-    assert state.graph is not None
-    to = {
-        state.graph.program.nodes[number]: node for number, node in found.nodes.items()
-    }
-
-    def over(held):
-        return {to[node]: value for node, value in held.items() if node in to}
-
-    return replace(
-        state, frontiers=over(state.frontiers), traces=over(state.traces),
-        pending=over(state.pending), waiting=over(state.waiting),
-        arrival_counts=over(state.arrival_counts), outbox=(),
-        fed=frozenset(to[node] for node in state.fed if node in to),
-        graph=found.graph, floors=over(state.floors), recent=over(state.recent),
-        shown=tuple(replace(one, node=to[one.node]) for one in state.shown if one.node in to),
-    )
-
-
-def fed_again(run: Run, made: Run, schedule) -> None:
-    """Give the inputs of a run that was written anew what those of the first were given."""
-    for step, actions in enumerate(schedule):
-        made._steps = step
-        if step:
-            made._add_outputs(step)
-        for number, what, data in actions:
-            if not made.closed[number]:
-                made._act(number, what, data)
-        made.flow._inputs.hand_over()
-    made._steps = run._steps
-    assert made.history == run.history
-    made._discarded = run._discarded
-    made.shares_files = True
-
-
-def again(run: Run, made: Run, schedule, grows: bool) -> Run:
-    """A run that was written anew, where another one stands."""
-    fed_again(run, made, schedule)
-    old, new = run.flow, made.flow
-    now, then = program_of(new), program_of(old)
-    prints = fingerprints(now)
-    before = blueprint(old._state.graph, fingerprints(then))
-    found = rebuilt(json.loads(json.dumps(before)), now, prints)
-    assert found.added == found.dropped == found.reasons == ()
-    assert shape(found.graph) == shape(old._state.graph)
-    assert blueprint(found.graph, prints) == before
-    new._state = moved(old._state, found)
-    new._growth = None if grows else Growth(found.graph)
-    if grows:
-        assert not new._build().late
-        assert shape(new._growth.graph) == shape(old._state.graph)
-    assert len(made.outputs) == len(run.outputs)
-    for output, last in zip(made.outputs, run.outputs):
-        output.seen[:], output.first = last.seen, last.first
-    return made
-
-
-def other(run: Run, made: Run, schedule) -> Run:
-    """A run of a program that has changed, where another one stands."""
-    fed_again(run, made, schedule)
-    old, new = run.flow, made.flow
-    now = program_of(new)
-    before = blueprint(old._state.graph, fingerprints(program_of(old)))
-    found = rebuilt(json.loads(json.dumps(before)), now, fingerprints(now))
-    new._state, new._growth = moved(old._state, found), None
-    since = new._build().since.bound
-    graph, numbers = old._state.graph, {node: number for number, node in found.nodes.items()}
-    shown = {graph.lowered[output.frame._node]: output for output in run.outputs}
-    for output in made.outputs:
-        node = output.frame._node
-        if node in found.added:
-            output.first = 0 if since is None else max(since, 0)
-        else:
-            last = shown[graph.program.nodes[numbers[found.graph.lowered[node]]]]
-            output.seen[:], output.first = last.seen, last.first
-    return made
-
-
-def check_rewritten(spark, data, **options):
-    """A random program that grows, and is written anew between two steps of its schedule."""
+@examples(0.5)
+@given(data=st.data())
+def test_a_graph_is_rebuilt_over_the_program_written_anew(spark, data):
     program = data.draw(programs())
     schedule = data.draw(schedules(program.inputs))
-    steps, outputs = st.integers(0, len(schedule)), len(program.outputs)
-    late = data.draw(st.lists(steps, min_size=outputs, max_size=outputs))
-    late[0] = 0
     keeps = {*range(len(program.inputs)), *data.draw(
         st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))}
-    stops = data.draw(st.integers(1, len(schedule)))
-    grows = data.draw(st.booleans())
     keyed = data.draw(st.sampled_from([(), (), (0,)]))
     if program.inputs[0][0][1] not in ("int", "bigint", "string"):
         keyed = ()
-    options = {**options, "late": late, "keeps": keeps, "keyed": keyed}
     with ExitStack() as stack:
-        run = stack.enter_context(Run(spark, program, **options))
-        try:
-            for actions in schedule[:stops]:
-                run.step(actions)
-        except NotReadableError:
-            return
-        if run.flow._state.graph is None:
-            return  # there was nothing to do
-        run = again(
-            run, stack.enter_context(Run(spark, program, **options)), schedule[:stops], grows
+        old, new = (
+            stack.enter_context(Run(spark, program, keeps=keeps, keyed=keyed, runner="local"))
+            for _ in range(2)
         )
-        run.take(schedule[stops:], ("may look at the times", "loop", "leave"))
-
-
-@examples(1)
-@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
-def test_programs_that_are_written_anew_go_on(spark, data, buckets, held):
-    check_rewritten(spark, data, runner="local", buckets=buckets, held=held)
+        old.step(schedule[0])
+        graph = old.flow._state.graph
+        if graph is None:
+            return  # there was nothing to do
+        before = blueprint(graph, fingerprints(program_of(old.flow)))
+        now = program_of(new.flow)
+        prints = fingerprints(now)
+        again = rebuilt(json.loads(json.dumps(before)), now, prints)
+        assert again.added == again.dropped == again.reasons == ()
+        assert shape(again.graph) == shape(graph)
+        assert blueprint(again.graph, prints) == before
 
 
 @pytest.mark.slow
-@examples(0.3)
-@given(data=st.data())
-def test_programs_that_are_written_anew_go_on_in_spark(spark, data):
-    check_rewritten(spark, data, runner="spark", buckets=2)
-
-
-def check_changed(spark, data, **options):
-    """A random program, and in its place another one with other outputs."""
+@examples(0.5)
+@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
+def test_a_store_is_opened_with_other_outputs(spark, data, buckets, held):
+    """A random program in a store, and the same operators with other outputs in its place."""
     program = data.draw(programs())
     schedule = data.draw(schedules(program.inputs))
-    every = st.integers(0, len(program.inputs) + len(program.ops) - 1)
-    first, second = (
-        replace(program, outputs=tuple(sorted(data.draw(st.sets(every, min_size=1, max_size=3)))))
-        for _ in range(2)
-    )
+    nodes = st.integers(0, len(program.inputs) + len(program.ops) - 1)
+    outputs = st.sets(nodes, min_size=1, max_size=3)
+    first = replace(program, outputs=tuple(sorted(data.draw(outputs))))
+    others = sorted(data.draw(outputs))
     stops = data.draw(st.integers(1, len(schedule)))
-    keeps = {*range(len(program.inputs)), *data.draw(st.sets(every))}
-    others = data.draw(st.sets(every))
-    refused = ("may look at the times", "loop", "leave")
-    with ExitStack() as stack:
-        run = stack.enter_context(Run(spark, first, keeps=keeps, **options))
+    keeps = {*range(len(program.inputs)), *data.draw(st.sets(nodes))}
+    options = {"runner": "local", "buckets": buckets}
+
+    def second(flow):
+        frames = build(program, [
+            flow.input(f"in{i}", ddl(columns))[0] for i, columns in enumerate(program.inputs)
+        ])
+        for number in others:
+            if frames[number]._node.loop is None:
+                frames[number].keep(f"out{number}")
+
+    with tempfile.TemporaryDirectory() as store, Run(
+        spark, first, keeps=keeps, store=store, held=held, **options
+    ) as run:
         for actions in schedule[:stops]:
             run.step(actions)
-        if run.flow._state.graph is None:
-            return
-        made = stack.enter_context(Run(spark, second, keeps=others, **options))
+        run.flow.close()
         try:
-            made = other(run, made, schedule[:stops])
-        except NotReadableError as error:
-            assert any(text in str(error) for text in refused), error
+            run.flow = Dataflow.open(store, second, spark=spark, on_change="extend", **options)
+        except (NotReadableError, ProgramChangedError) as error:
+            assert re.search("may look at the times|loop|leave", str(error)), error
             return
-        made.take(schedule[stops:], refused)
-
-
-@pytest.mark.slow
-@examples(1)
-@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
-def test_programs_that_have_other_outputs_go_on(spark, data, buckets, held):
-    check_changed(spark, data, runner="local", buckets=buckets, held=held)
+        run.sessions = [run.flow.session(f"in{i}") for i in range(len(program.inputs))]
+        for actions in schedule[stops:]:
+            for number, action, content in actions:
+                if not run.closed[number]:
+                    run._act(number, action, content)
+        for session in run.sessions:
+            session.close()
+        run.flow.step()
+        run._expected = {}
+        for number in others:
+            if f"out{number}" in run.flow:
+                rows = run.flow[f"out{number}"].to_df().collect()
+                updates = [(tuple(row[:-2]), row[-2], row[-1]) for row in rows]
+                assert accumulate(updates, LAST) == run.expected(number, LAST), number
 
 
 # What a fingerprint tells apart.
@@ -602,72 +530,66 @@ BEFORE += [(time, 0, 0) for time in range(3)]
 AFTER = [(1, 1, 1), (5, 2, 0), (2, 0, 7)]
 
 
-def fed(flow, steps):
-    """Give the inputs what they are given in some steps, and take these steps."""
-    sessions = {session.name: session for session in flow._inputs.sessions()}
+def feed(flow, steps):
+    """Insert and remove the rows of some steps, and take these steps."""
     for time in steps:
-        sessions["rows"].insert(BEFORE if time == 0 else AFTER)
-        sessions["rows"].remove([(time, 0, 0)])
-        sessions["others"].insert([(time, time)])
-        for session in sessions.values():
-            session.advance_to(time + 1)
-        flow._inputs.hand_over()
-        yield time
+        flow.session("rows").insert(BEFORE if time == 0 else AFTER)
+        flow.session("rows").remove([(time, 0, 0)])
+        flow.session("others").insert([(time, time)])
+        flow.advance_to(time + 1)
 
 
 class Case:
-    """A program that has run, and another one in its place."""
+    """A program that has run with a store, and another one in its place."""
 
     def __init__(self, spark, first, second):
         self._stack = ExitStack()
-        self._spark = spark
-        self._second = second
-        old = self.flow(first)
-        for _ in fed(old, [0, 1]):
-            old.step()
-        self.before = old._state.graph
-        found = blueprint(
-            self.before, fingerprints(program_of(old)), named(old)
-        )
-        self.blueprint = json.loads(json.dumps(found))
+        self._spark, self._second = spark, second
+        self._store = self._stack.enter_context(tempfile.TemporaryDirectory())
+        with self.opened(first) as old:
+            feed(old, [0, 1])
+            self.before = old._state.graph
+            content = blueprint(self.before, fingerprints(program_of(old)), named(old))
+        self.blueprint = json.loads(json.dumps(content))
         self.new = self.flow(second)
-        for _ in fed(self.new, [0, 1]):
-            pass
         now = program_of(self.new)
         self.found = rebuilt(self.blueprint, now, fingerprints(now), named(self.new))
-        self.state = moved(old._state, self.found)
 
     def flow(self, program):
         flow = self._stack.enter_context(Dataflow(self._spark, runner="local", buckets=2))
-        rows, _ = flow.input("rows", "k int, v int, w int")
-        others, _ = flow.input("others", "k int, o int")
-        program(flow, rows, others)
+        written_in(flow, program)
         return flow
 
-    def goes_on(self):
-        """What is kept in the end, which is what it would be had it been there always."""
-        self.new._state = self.state
-        growth = self.new._build()
-        for _ in fed(self.new, [2]):
-            self.new.step()
-        whole = self.flow(self._second)
-        for _ in fed(whole, [0, 1, 2]):
-            whole.step()
-        for name in self.new._kept_names():
-            ours, theirs = (
-                sorted(flow._kept_frame(name).at().collect(), key=repr)
-                for flow in (self.new, whole)
-            )
-            assert ours == theirs and ours, name
-        nodes = set(self.new._state.graph.program.nodes)
-        assert set(self.new._state.traces) <= nodes and set(self.new._state.frontiers) <= nodes
-        return growth
+    def opened(self, program):
+        return Dataflow.open(
+            self._store, lambda flow: written_in(flow, program), spark=self._spark,
+            on_change="extend", runner="local", buckets=2,
+        )
+
+    def check_continuation(self):
+        """The kept collections equal those of the second program with the whole history."""
+        feed(self.new, [0, 1, 2])
+        with self.opened(self._second) as flow:
+            feed(flow, [2])
+            for name in self.new._kept_names():
+                ours, theirs = (
+                    sorted(each[name].at().collect(), key=repr) for each in (flow, self.new)
+                )
+                assert ours == theirs and ours, name
+            nodes = set(flow._state.graph.program.nodes)
+            assert set(flow._state.traces) <= nodes and set(flow._state.frontiers) <= nodes
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self._stack.close()
+
+
+def written_in(flow, program):
+    rows, _ = flow.input("rows", "k int, v int, w int")
+    others, _ = flow.input("others", "k int, o int")
+    program(flow, rows, others)
 
 
 def named(flow):
@@ -793,8 +715,7 @@ def test_programs_that_changed_keep_what_did_not(spark, change):
                 case.before.wanted[case.before.program.nodes[number]])
             for number in stored
         }
-        growth = case.goes_on()
-        assert bool(growth.late) == bool(added)
+        case.check_continuation()
 
 
 # A blueprint comes from a file, and is not believed.

@@ -24,7 +24,7 @@ from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.runners import spark as spark_runner
 from pyspark_diff.runners import tasks as task_module
 from pyspark_diff.runners.feed import Feed, UpdateRows
-from pyspark_diff.runners.fused import Reading, Taking, run_behind
+from pyspark_diff.runners.fused import FusedReader, Taking, run_behind
 from pyspark_diff.runners.pieces import Given
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.runners.work import BucketResult
@@ -152,7 +152,7 @@ def test_what_was_taken_of_nothing_is_not_read():
     node = object()
     turns = {
         ("taken", 1): Taking(None, None, (), 0),
-        ("read", 1): Reading(None, {0: 1}),
+        ("read", 1): FusedReader(None, {0: 1}),
     }
     nothing = Given()
     done = [BucketResult(0, (), nothing, 1, 0, operator=number) for number in range(3)]
@@ -198,8 +198,8 @@ def test_a_task_holds_what_is_still_taken_and_no_more(monkeypatch):
         table = pa.table({"k": np.zeros(size // 8, np.int64)}).take(np.arange(size // 8))
         return BucketResult(bucket, (), Given(table, (), len(table)), 0, 0)
 
-    monkeypatch.setattr(Reading, "run", run)
-    many = [Reading(None, {0: 0}) for _ in range(8)]
+    monkeypatch.setattr(FusedReader, "run", run)
+    many = [FusedReader(None, {0: 0}) for _ in range(8)]
     for made in run_behind(many, 0, run(None, 0, {})):
         assert made.output.rows
     assert max(held) - held[0] < 3 * size

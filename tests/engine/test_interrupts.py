@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_diff import Dataflow
 from pyspark_diff.kernels.jit import interrupted, interruptible
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.runners import local, threads
 from pyspark_diff.runners.work import Merge
 from pyspark_diff.sinks import Sink
@@ -191,7 +191,7 @@ def test_an_interrupt_that_comes_when_buckets_have_been_merged_is_not_lost(monke
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     files = {bucket: [str(tmp_path / f"{bucket}.arrow")] for bucket in range(2)}
     for (path,) in files.values():
-        held_batches.keep_copy(path, Updates(np.arange(3), None, 0, 1))
+        held_batches.keep_copy(path, UpdateChunk(np.arange(3), None, 0, 1))
     with pytest.raises(KeyboardInterrupt):
         local.LocalRunner(None).merge(Merge(files, str(tmp_path / "merged"), None, 1000))
     held_batches.remove_in(lambda directory: directory.startswith(str(tmp_path)))

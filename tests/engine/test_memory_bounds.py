@@ -26,7 +26,7 @@ from pyspark_diff.engine.context import StepContext
 from pyspark_diff.kernels import ipc, key_ranges, machine_memory
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import Layout
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.operators.aggregate import AggregateKernel
 from pyspark_diff.operators.collate import CollateKernel
 from pyspark_diff.operators.count import CountKernel
@@ -35,7 +35,7 @@ from pyspark_diff.operators.top_k import TopKKernel
 from pyspark_diff.runners import bilinear, bucket, local, pieces, read, tasks
 from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.runners.local import LocalRunner
-from pyspark_diff.runners.work import Output, Work, run_bucket
+from pyspark_diff.runners.work import OutputForm, Work, run_bucket
 from pyspark_diff.spark import session as sessions
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.trace import arrangement, storage
@@ -55,7 +55,7 @@ def small(another):
 def largest(monkeypatch):
     """The most rows that were handed on at once, and what was written and made later."""
     seen = Counter()
-    table, spilled, tables = Output.table, storage.spilled, bilinear.Rest.tables
+    table, spilled, tables = OutputForm.table, storage.spilled, bilinear.Rest.tables
 
     def watched(self, changes):
         seen["rows"] = max(seen["rows"], changes[2].size)
@@ -70,7 +70,7 @@ def largest(monkeypatch):
             seen["made"] += 1
             yield found
 
-    monkeypatch.setattr(Output, "table", watched)
+    monkeypatch.setattr(OutputForm, "table", watched)
     monkeypatch.setattr(storage, "spilled", counted)
     monkeypatch.setattr(bilinear.Rest, "tables", made)
     return seen
@@ -81,7 +81,7 @@ def largest(monkeypatch):
 sorted_keys = st.lists(
     st.integers(-50, 50) | st.sampled_from([-(2**63), 2**63 - 1]), max_size=60
 ).map(
-    lambda keys: Updates(np.array(sorted(keys), np.int64), None, 0, 1)
+    lambda keys: UpdateChunk(np.array(sorted(keys), np.int64), None, 0, 1)
 )
 
 
@@ -111,8 +111,8 @@ def test_ranges_cover_the_new_keys_once_and_are_small(new, old, most, few):
 
 def test_many_keys_are_counted_by_strides(monkeypatch):
     monkeypatch.setattr(key_ranges, "FEW", 10)
-    new = Updates(np.repeat(np.arange(5000), 3), None, 0, 1)
-    old = Updates(np.arange(20_000), None, 0, 1)
+    new = UpdateChunk(np.repeat(np.arange(5000), 3), None, 0, 1)
+    old = UpdateChunk(np.arange(20_000), None, 0, 1)
     found = ranges([new], [old], 640)
     sizes = [len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in found]
     assert len(found) > 20 and max(sizes) <= 640
@@ -121,8 +121,8 @@ def test_many_keys_are_counted_by_strides(monkeypatch):
 
 def test_few_keys_with_long_histories_are_not_one_range():
     # More than are counted one by one, and still less than lie between two that are counted.
-    new = Updates(np.arange(70_000), None, 0, 1)
-    old = Updates(np.repeat(np.arange(70_000), 130), None, 0, 1)
+    new = UpdateChunk(np.arange(70_000), None, 0, 1)
+    old = UpdateChunk(np.repeat(np.arange(70_000), 130), None, 0, 1)
     most = 1 << 23
     found = ranges([new], [old], most)
     assert most >= max(
@@ -256,7 +256,7 @@ def narrow(monkeypatch):
 
 def test_wide_rows_are_fewer(narrow):
     text = pa.array(["x" * (10 if i < 500 else 1000) for i in range(1000)])
-    wide = Updates(np.arange(1000), (text,), 0, 1)
+    wide = UpdateChunk(np.arange(1000), (text,), 0, 1)
     most = fitting([wide], 5000)
     assert max(updates_between(wide, keys).nbytes for keys in ranges([wide], [], most)) <= narrow
     assert fitting([wide.between(0, 500)], 5000) == 5000
@@ -264,13 +264,13 @@ def test_wide_rows_are_fewer(narrow):
 
 @pytest.mark.slow
 def test_wide_rows_are_worked_through_in_pieces(spark, narrow, largest, monkeypatch):
-    made, given = [], Output.table
+    made, given = [], OutputForm.table
 
     def watched(self, changes):
         made.append(sum(column.nbytes for column in changes[0]))
         return given(self, changes)
 
-    monkeypatch.setattr(Output, "table", watched)
+    monkeypatch.setattr(OutputForm, "table", watched)
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, session = flow.input("rows", "k long, v string")
         counts = rows.count().keep()
@@ -500,7 +500,7 @@ def test_tasks_that_make_what_is_left_let_go_of_files(tmp_path):
             return iter([])
 
     path = str(tmp_path / "batch.arrow")
-    storage.write_batch(path, ipc.to_batch(Updates(np.array([1]), None, 0, 1)))
+    storage.write_batch(path, ipc.to_batch(UpdateChunk(np.array([1]), None, 0, 1)))
     rest = [Opens(None, 0, 0, 0, 1)]
     assert not list(tasks.read_parts(rest)(iter([pa.record_batch([pa.array([0])], ["id"])])))
     assert path not in storage._opened
@@ -684,7 +684,7 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
     folder = tmp_path / "made"
     folder.mkdir()
     draw = np.random.default_rng(0)
-    parts = [Updates(np.sort(draw.integers(0, 300, 60)), None, 0, 1) for _ in range(10)]
+    parts = [UpdateChunk(np.sort(draw.integers(0, 300, 60)), None, 0, 1) for _ in range(10)]
     work = Work(
         "arrange", Layout((pa.int64(),)), ("k",), 1, None, None, {}, str(folder), True, None,
         None, None, 100,
@@ -694,7 +694,7 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
         intake = pieces.Intake(str(tmp_path), 100)
         for number in order:
             intake.add(0, parts[number], number)
-        return run_bucket(work, 0, intake, pieces.Waiting(work.most))
+        return run_bucket(work, 0, intake, pieces.RowsInMemory(work.most))
 
     def keys(result):
         found = [storage.open_updates(file.path) for file in result.files]

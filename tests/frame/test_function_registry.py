@@ -13,7 +13,7 @@ import sys
 import function_registry as registry
 import pyspark
 import pytest
-import test_apart
+import test_other_functions
 
 #: The functions are tried in so many cases.
 PARTS = 24
@@ -26,7 +26,7 @@ def test_each_function_is_classified(spark):
     apart = {name for name, (letters, _) in known.items() if not letters.strip("-")}
     assert apart == registry.APART.keys()
     tests = {test for _, test in registry.APART.values()}
-    assert all(callable(getattr(test_apart, test)) for test in tests)
+    assert all(callable(getattr(test_other_functions, test)) for test in tests)
     accepted = [name for name, (letters, _) in known.items() if "r" in letters]
     assert len(accepted) > 350 and len(known) >= 574
 

@@ -211,7 +211,7 @@ def test_python_of_the_user_reaches_the_workers(no_session):
     assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
 
 
-def test_arguments_win(no_session):
+def test_arguments_override_settings(no_session):
     assert options(("spark.driver.memory", "7g"), memory="2g")["spark.driver.memory"] == "2g"
     extra = {"spark.ui.enabled": True, "spark.driver.memory": "4g", "spark.task.cpus": 1}
     got = options(("spark.ui.enabled", "false"), memory="2g", extra=extra)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import networkx as nx
 import pytest
+from edge_history import EdgeHistory
 from pyspark.sql import functions as F
 
 from pyspark_diff import AssertionFailedError, Dataflow
@@ -79,20 +80,16 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
                 0.2, ids[:2], maxIter=4).vertices.keep("several"),
         }
         vertices_in.insert([(v, n) for n, v in enumerate(ids)])
-        there: list[tuple] = []
+        history = EdgeHistory(
+            edges_in, chance, lambda n: (chance.choice(ids[:7]), chance.choice(ids[:7]), n)
+        )
         for step in range(3):
-            coming = [
-                (chance.choice(ids[:7]), chance.choice(ids[:7]), n)
-                for n in range(3 if step else 9)
-            ]
-            going = chance.sample(there, 3) if step else []
-            edges_in.insert(coming)
-            edges_in.remove(going)
-            there += coming
-            for row in going:
-                there.remove(row)
+            if step:
+                history.change(3)
+            else:
+                history.load(9)
             flow.advance_to(step + 1)
-            wanted = expected(ids, [row[:2] for row in there])
+            wanted = expected(ids, [row[:2] for row in history.rows])
             for name, frame in kept.items():
                 rows = frame.at().collect()
                 assert {row["id"]: row["size"] for row in rows} == dict(zip(ids, range(9)))
@@ -225,16 +222,14 @@ def test_paths_and_cycles_after_each_step(spark, kind):
         assert kept["directed"].columns == ["path", "len"]
         assert kept["cycles"].columns == ["id", "found_cycles"]
         kept = {name: frame.keep(name) for name, frame in kept.items()}
-        there: list[tuple] = []
+        history = EdgeHistory(
+            session, chance, lambda n: (chance.choice(ids), chance.choice(ids), n)
+        )
         for step in range(3):
-            going = chance.sample(there, 3) if step else []
-            coming = [(chance.choice(ids), chance.choice(ids), n) for n in range(4 if step else 10)]
-            coming += going[:1]
-            session.insert(coming)
-            session.remove(going)
-            there += coming
-            for row in going:
-                there.remove(row)
+            if step:
+                history.change(4, twice=True)
+            else:
+                history.load(10)
             flow.advance_to(step + 1)
             actual = {
                 name: sorted(tuple(row) for row in frame.at().collect())
@@ -250,8 +245,8 @@ def test_paths_and_cycles_after_each_step(spark, kind):
                 ]
                 return sorted((some, len(some) - 1) for some in lists)
 
-            low = {row[:2] for row in there if row[2] < 8}
-            arcs = {row[:2] for row in there}
+            low = {row[:2] for row in history.rows if row[2] < 8}
+            arcs = {row[:2] for row in history.rows}
             assert actual["directed"] == paths(ids[:1], ids[3:5], low, 3), step
             both = arcs | {(b, a) for a, b in arcs}
             assert actual["undirected"] == paths(ids[:2], ids[4:5], both, 5), step

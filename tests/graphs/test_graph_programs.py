@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
+from edge_history import Edge, EdgeHistory
 from graphframes import pg
 from pyspark.sql import functions as F
 
@@ -22,7 +23,6 @@ from pyspark_diff.graphs import GraphDiff, Pregel
 
 #: Ids of both kinds: the last one is no vertex, and the one before it has no edge.
 IDS: dict[str, list[Any]] = {"long": [*range(7)], "string": [f"v {n}'s" for n in range(7)]}
-Edge = tuple[Any, Any, int]
 Program = Callable[[GraphDiff], Any]
 Oracle = Callable[[list[Any], list[Edge]], Counter[Any]]
 
@@ -34,7 +34,7 @@ def plain(row: Any) -> Any:
 def check(spark: Any, kind: str, programs: dict[str, tuple[Program, Oracle]], steps: int = 3,
           runner: str = "local") -> None:
     """Compare each program with its oracle after a load and after steps of changes."""
-    ids, choice = IDS[kind], random.Random(kind + min(programs))
+    ids, chance = IDS[kind], random.Random(kind + min(programs))
     ends = [*ids[:5], ids[6]]
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         vertices, vertices_in = flow.input("vertices", f"id {kind}, n int")
@@ -42,25 +42,18 @@ def check(spark: Any, kind: str, programs: dict[str, tuple[Program, Oracle]], st
         graph = GraphDiff(vertices, edges)
         kept = {name: program(graph).keep(name) for name, (program, _) in programs.items()}
         vertices_in.insert([(v, n) for n, v in enumerate(ids[:6])])
-        there: list[Edge] = []
+        history = EdgeHistory(session, chance, lambda _: (
+            chance.choice(ends), chance.choice(ends), chance.randrange(3)
+        ))
         for step in range(steps):
-            going = choice.sample(there, 3) if step else []
-            coming = [
-                (choice.choice(ends), choice.choice(ends), choice.randrange(3))
-                for _ in range(3 if step else 9)
-            ]
-            if not step:
-                coming += [(ids[1], ids[2], 1)] * 2 + [(ids[3], ids[3], 0)]
-            coming += going[:1]
-            session.insert(coming)
-            session.remove(going)
-            there += coming
-            for row in going:
-                there.remove(row)
+            if step:
+                history.change(3, twice=True)
+            else:
+                history.load(9, [(ids[1], ids[2], 1)] * 2 + [(ids[3], ids[3], 0)])
             flow.advance_to(step + 1)
             for name, frame in kept.items():
                 actual = Counter(map(plain, frame.at().collect()))
-                assert actual == programs[name][1](ids[:6], there), (name, step)
+                assert actual == programs[name][1](ids[:6], history.rows), (name, step)
 
 
 def shortest(

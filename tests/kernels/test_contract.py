@@ -36,7 +36,7 @@ from pyspark_diff.kernels.coordinates import Limit, pack, unpack
 from pyspark_diff.kernels.into_diff import into_diff
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import CountResult, IntegerSum, WeightSum
-from pyspark_diff.kernels.updates import Updates, advanced, empty
+from pyspark_diff.kernels.updates import UpdateChunk, advanced, empty
 from pyspark_diff.kernels.window_functions import Offset, Picked, PlaceFunction, Summed
 from pyspark_diff.kernels.window_reach import WindowFrame
 from pyspark_diff.operators.aggregate import AggregateKernel
@@ -113,7 +113,7 @@ class Input:
         ordering = None if self.ordering is None else self.ordering[: len(value)]
         return replace(key, value=Layout(value, ordering=ordering))
 
-    def updates(self, rows: Sequence[Row], columns: Sequence[int]) -> Updates:
+    def updates(self, rows: Sequence[Row], columns: Sequence[int]) -> UpdateChunk:
         """Rows as they come."""
         if not rows:
             return empty()
@@ -129,7 +129,7 @@ class Input:
         """Rows as an arrangement holds them."""
         return consolidate(self.updates(rows, columns))
 
-    def batches(self, parts: Sequence[Sequence[Row]], columns: Sequence[int]) -> list[Updates]:
+    def batches(self, parts: Sequence[Sequence[Row]], columns: Sequence[int]) -> list[UpdateChunk]:
         found = []
         for rows in parts:
             places = sorted({row[3] for row in rows}) if self.sums else [None]
@@ -497,7 +497,9 @@ class Turn:
             ))
         return sides
 
-    def batches(self, told: Input, rows: Sequence[Row], columns: Sequence[int]) -> list[Updates]:
+    def batches(
+        self, told: Input, rows: Sequence[Row], columns: Sequence[int]
+    ) -> list[UpdateChunk]:
         """Old rows, cut in some way."""
         choice = random.Random(self.cut)
         parts: list[list[Row]] = [[] for _ in range(1 + self.cut % 3)]
@@ -727,7 +729,7 @@ def promise_parts(example: Example, rows: Sequence[Sequence[Row]]) -> None:
                 assert all(len(chunk) <= (most if cut else size) for chunk in chunks)
 
 
-def all_of(side: Side) -> list[Updates]:
+def all_of(side: Side) -> list[UpdateChunk]:
     return [*side.old, *side.earlier, side.new.updates]
 
 
@@ -779,7 +781,7 @@ def promise_pure(example: Example, rows: Sequence[Sequence[Row]]) -> None:
 
 def held(argument: Any) -> Any:
     """All that is in an argument."""
-    if isinstance(argument, Updates):
+    if isinstance(argument, UpdateChunk):
         return ipc.to_bytes(argument) if len(argument) else None
     if isinstance(argument, Side):
         return [held(part) for part in (*argument.old, None, *argument.earlier, argument.new)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.coordinates import Limit, bits, lub, pack, unpack
 from pyspark_diff.kernels.history import due_after
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.times import Coordinate, enter, join, less_equal
 
 MOST = 3
@@ -105,7 +105,7 @@ def visits(old: Known, new: Known, depth: int, shallow: Known) -> set[tuple[int,
         seen.update((key, at) for key in keys)
         known = old + [(key, c) for key, c in new if pack(c) <= code]
         sides = [(batches(known), depth), (batches(shallow), depth - 1)]
-        distinct = Updates(np.array(keys, np.int64), None, 0, 1)
+        distinct = UpdateChunk(np.array(keys, np.int64), None, 0, 1)
         for later, touched in due_after(distinct, sides, at).items():
             assert later > code, "a loop never goes back"
             if later not in agenda:
@@ -115,13 +115,13 @@ def visits(old: Known, new: Known, depth: int, shallow: Known) -> set[tuple[int,
     return seen
 
 
-def batches(known: Known) -> list[Updates]:
+def batches(known: Known) -> list[UpdateChunk]:
     """Updates as the kernels find them: in order, some in a batch of one coordinate."""
     last, first = known[:1], sorted(known[1:])
-    found = [Updates(np.array([key]), None, 0, 1, coordinate=pack(c)) for key, c in last]
+    found = [UpdateChunk(np.array([key]), None, 0, 1, coordinate=pack(c)) for key, c in last]
     if first:
         keys = np.array([key for key, _ in first], np.int64)
-        found.append(Updates(keys, None, 0, 1, coordinate=packed([c for _, c in first])))
+        found.append(UpdateChunk(keys, None, 0, 1, coordinate=packed([c for _, c in first])))
     return found
 
 

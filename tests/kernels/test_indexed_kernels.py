@@ -21,7 +21,7 @@ from pyspark_diff.kernels.key_index import LARGE, KeyIndex, _place_of
 from pyspark_diff.kernels.key_replay import BOTH, LEAST, NEAR, NUMBER, PRESENT
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.split import partition
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.runners.numbers import added_up, is_table
 
 #: An example takes milliseconds.
@@ -40,9 +40,9 @@ fresh = st.lists(st.tuples(key, value, st.integers(LOWER, LOWER + 6), diff), max
 
 def updates(rows, coordinates=True):
     if not rows:
-        return Updates(np.empty(0, np.int64), None, 0, 1, np.empty(0, np.int64))
+        return UpdateChunk(np.empty(0, np.int64), None, 0, 1, np.empty(0, np.int64))
     k, v, t, c, d = (np.array(column, np.int64) for column in zip(*rows))
-    found = Updates(k, None, t, d, v, coordinate=c if coordinates else 0)
+    found = UpdateChunk(k, None, t, d, v, coordinate=c if coordinates else 0)
     return consolidate(found).updates
 
 
@@ -294,7 +294,7 @@ def test_many_updates_are_added_up():
     random = np.random.default_rng(5)
     columns = [random.integers(-n, n, 30_000) for n in (1 << 20, 3, 1 << 9, 2)]
     found = np.array(added_up([columns]))
-    wanted = consolidate(Updates(columns[0], None, columns[2], columns[3], columns[1])).updates
+    wanted = consolidate(UpdateChunk(columns[0], None, columns[2], columns[3], columns[1])).updates
     parts = wanted.key64, wanted.val64, wanted.times(), wanted.diffs()
     assert found.tolist() == [part.tolist() for part in parts]
 

@@ -24,13 +24,13 @@ from pyspark_diff.kernels.quotients import quotients
 from pyspark_diff.kernels.ranking import pack
 from pyspark_diff.kernels.results import FloatVariance, GroupSums, IntegerSum, _rounded
 from pyspark_diff.kernels.standing import snapshot
-from pyspark_diff.kernels.updates import OffsetOverflow, Updates, concat
+from pyspark_diff.kernels.updates import OffsetOverflow, UpdateChunk, concat
 from pyspark_diff.kernels.windows import _none_owed
 
 
 def keys(*numbers, columns=True, time=0):
     key64 = np.array(numbers, np.int64)
-    return Updates(key64, (pa.array(numbers, pa.int64()),) if columns else None, time, 1)
+    return UpdateChunk(key64, (pa.array(numbers, pa.int64()),) if columns else None, time, 1)
 
 
 @pytest.mark.parametrize("columns", [False, True])

@@ -41,7 +41,7 @@ from pyspark_diff.kernels.overflow import lie_near, product_leaves, sum_leaves
 from pyspark_diff.kernels.replay import compact, replay
 from pyspark_diff.kernels.split import split
 from pyspark_diff.kernels.sums import sum_by_code
-from pyspark_diff.kernels.updates import Updates, advanced, bounds_of, concat, empty, spread
+from pyspark_diff.kernels.updates import UpdateChunk, advanced, bounds_of, concat, empty, spread
 from pyspark_diff.trace import storage
 
 #: A hundred of these cost as much as one step of a dataflow.
@@ -212,7 +212,7 @@ def test_many_rows_are_consolidated(monkeypatch, rows, partitioned, keys, times,
     diff = np.concatenate((diff, -diff[again] if diffs > 1 else diff[again]))
     layout = Layout((pa.int64(),))
     for each_time, each_diff in [(time, diff), (3, diff), (time, 2), (3, -1)]:
-        updates = Updates(key, None, each_time, each_diff)
+        updates = UpdateChunk(key, None, each_time, each_diff)
         grouped = consolidate(updates)
         found = check_grouped(layout, grouped)
         assert {(r, t): d for r, t, d in found} == summed(rows_of(layout, updates))
@@ -409,7 +409,7 @@ def test_merge_of_numbers(parts, pairs, since):
         time, diff, place = (one if s is None else s for one, s in zip(own, shared))
         with suppress(DiffOverflowError):
             value = value if pairs else None
-            updates = Updates(key, None, time, diff, value, coordinate=place)
+            updates = UpdateChunk(key, None, time, diff, value, coordinate=place)
             batches.append(consolidate(updates).updates)
     batches = [batch for batch in batches if len(batch)]
     try:
@@ -442,7 +442,7 @@ def test_merge_of_numbers(parts, pairs, since):
     ((LEAST, MOST, 2), 1),
 ])
 def test_merge_looks_at_each_sum(diffs, total):
-    batches = [Updates(np.array([7]), None, 0, diff) for diff in diffs]
+    batches = [UpdateChunk(np.array([7]), None, 0, diff) for diff in diffs]
     with every_merge():
         if total is None:
             with pytest.raises(DiffOverflowError):
@@ -457,7 +457,7 @@ def test_merge_looks_at_each_sum(diffs, total):
 ])
 def test_merge_of_what_cancels(keys, left):
     batches = [
-        Updates(np.array(key), None, 4, -1 if n % 2 else 1, coordinate=6)
+        UpdateChunk(np.array(key), None, 4, -1 if n % 2 else 1, coordinate=6)
         for n, key in enumerate(keys)
     ]
     with every_merge():
@@ -470,8 +470,8 @@ def test_merge_of_what_cancels(keys, left):
     (None, [3, 5, 5]), (4, [4, 5, 5]), (5, [5, 5, 5]), (6, [6, 6, 6]),
 ])
 def test_merge_of_batches_that_end_at_one_time(since, times):
-    one = Updates(np.array([1, 2]), None, np.array([3, 5]), 1)
-    batches = [one, Updates(np.array([3]), None, 5, 1)]
+    one = UpdateChunk(np.array([1, 2]), None, np.array([3, 5]), 1)
+    batches = [one, UpdateChunk(np.array([3]), None, 5, 1)]
     with every_merge():
         found = merge(batches, since)
     assert (found.key64.tolist(), found.times().tolist()) == ([1, 2, 3], times)
@@ -745,14 +745,14 @@ def test_files(data, layout, tmp_path_factory):
 def test_numbers_are_narrowed_without_loss(reach):
     low = LEAST if reach > MOST else -5
     numbers = np.array([low, low + reach // 2, low + reach], dtype=np.int64)
-    found = ipc.from_bytes(ipc.to_bytes(Updates(numbers, None, numbers, numbers)))
+    found = ipc.from_bytes(ipc.to_bytes(UpdateChunk(numbers, None, numbers, numbers)))
     assert found.key64.tolist() == found.time.tolist() == found.diff.tolist() == numbers.tolist()
 
 
 def test_vectors_are_read_back():
     keys, vectors = np.array([3, 5]), DiffVectors(np.array([[1, 2], [0, -1]]))
     for columns in (None, (pa.array(["a", "b"]),)):
-        updates = Updates(keys, columns, 4, vectors)
+        updates = UpdateChunk(keys, columns, 4, vectors)
         found = ipc.from_batch(ipc.to_batch(updates))
         assert found.diff.values.tolist() == vectors.values.tolist()
         assert (found.values, found.columns) == (None, columns)
@@ -795,7 +795,7 @@ def test_advanced(data, layout, since):
 
 
 @pytest.mark.parametrize("layout", [Layout(shape) for shape in SHAPES])
-def test_nothing(layout):
+def test_kernels_accept_no_rows(layout):
     nothing = made(layout, [], [], [])[0]
     for updates in (nothing, empty(), concat([]), concat([empty(), nothing])):
         grouped = consolidate(updates)
@@ -1059,7 +1059,7 @@ def test_workers_do_not_search_what_is_loaded_for_garbage(monkeypatch):
 )
 def test_pairs_are_consolidated_alike_with_and_without_partitions(rows):
     key, value, time, diff = (np.array(c, np.int64) for c in (zip(*rows) if rows else [()] * 4))
-    updates = Updates(key, None, time, diff, value)
+    updates = UpdateChunk(key, None, time, diff, value)
     expected = Counter()
     for *place, count in rows:
         expected[tuple(place)] += count
@@ -1154,14 +1154,14 @@ def test_rows_under_keys_are_those_of_all_files(rows, keys, buckets):
     layout = Layout((pa.int64(),), value=None)
     columns = [np.array(column, np.int64) for column in zip(*rows)] or [np.empty(0, np.int64)] * 4
     key64, time, diff, coordinate = columns
-    batch = consolidate(Updates(key64, None, time, diff, coordinate=coordinate)).updates
+    batch = consolidate(UpdateChunk(key64, None, time, diff, coordinate=coordinate)).updates
     wanted = np.sort(np.array(keys, np.int64))
     files = list(split(batch, layout, buckets))
     expected = batch.take(np.isin(batch.key64, wanted)) if len(batch) else batch
     if not files:
         return
     found = rows_under(
-        wanted, layout.buckets(Updates(wanted, None, 0, 1), buckets), files
+        wanted, layout.buckets(UpdateChunk(wanted, None, 0, 1), buckets), files
     )
     assert found.key64.tolist() == expected.key64.tolist()
     for one, other in (
@@ -1176,9 +1176,9 @@ def test_what_has_gone_meets_nothing_in_a_join():
     """Records that are replaced one after the other: each pair comes and goes once."""
     keys, steps = 50, 20
     step = np.tile(np.arange(1, steps), keys)
-    first = consolidate(Updates(np.arange(keys), None, 0, 1, np.zeros(keys, np.int64))).updates
+    first = consolidate(UpdateChunk(np.arange(keys), None, 0, 1, np.zeros(keys, np.int64))).updates
     key = np.repeat(np.arange(keys), steps - 1)
-    rows = Updates(
+    rows = UpdateChunk(
         np.tile(key, 2), None, np.tile(step, 2), np.repeat([-1, 1], key.size),
         np.concatenate((step - 1, step)),
     )
@@ -1193,9 +1193,9 @@ def test_what_has_gone_meets_nothing_in_a_join():
 
 
 def test_joins_of_sums_beyond_64_bits_are_refused():
-    new = consolidate(Updates(np.array([7]), None, 1, 2**62, np.array([1])))
-    one = consolidate(Updates(np.array([7]), None, 3, 1, np.array([1])))
-    old = Updates(np.array([7]), None, 0, 2**62, np.array([1]))
+    new = consolidate(UpdateChunk(np.array([7]), None, 1, 2**62, np.array([1])))
+    one = consolidate(UpdateChunk(np.array([7]), None, 3, 1, np.array([1])))
+    old = UpdateChunk(np.array([7]), None, 0, 2**62, np.array([1]))
     sides = Reached([old], [], new, 0), Reached([], [], one, 0)
     with pytest.raises(DiffOverflowError):
         for piece in join(*sides, (), 1, 10).pieces:
@@ -1232,7 +1232,7 @@ def test_products_of_diffs_beyond_64_bits_are_refused(a, b):
 def test_a_product_of_diffs_that_are_stored_once_is_stored_once(a, b, at):
     """An array with one number for several pairs has no number for the others."""
     keys = np.arange(3)
-    sides = [Reached([], [], runs_of(Updates(keys, None, 1, x, keys)), 0) for x in (a, b)]
+    sides = [Reached([], [], runs_of(UpdateChunk(keys, None, 1, x, keys)), 0) for x in (a, b)]
     met = [part for piece in join(*sides, at, None, 10).pieces for part in piece()]
     assert all(np.shape(part.diff) in ((), (len(part),)) for part in met)
     found = [diff for part in met for diff in np.broadcast_to(part.diff, len(part)).tolist()]
@@ -1246,7 +1246,7 @@ def test_products_beyond_64_bits_are_refused_where_histories_are_long(monkeypatc
     for first in 1, 1 + lead:  # the side that comes first is met by the other one
         time = np.arange(80)
         diff = np.where(time % 2, -(2**62), 2**62)
-        rows = Updates(np.full(80, 7), None, first + time, diff, time // 2)
+        rows = UpdateChunk(np.full(80, 7), None, first + time, diff, time // 2)
         sides.append(Reached([], [], consolidate(rows), 0))
     with pytest.raises(DiffOverflowError):
         for piece in join(*sides, (), None, 10_000).pieces:
@@ -1290,7 +1290,7 @@ def test_parts_with_values_are_added_up(seed):
 
 
 def rows_with(key, time, diff):
-    return Updates(np.array([key]), None, time, diff, np.array([1]))
+    return UpdateChunk(np.array([key]), None, time, diff, np.array([1]))
 
 
 @given(
@@ -1309,7 +1309,7 @@ def rows_with(key, time, diff):
 def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_diff, valued):
     def batch(rows):
         key, value, time, diff = (np.array(c, np.int64) for c in (zip(*rows) if rows else [()] * 4))
-        return Updates(
+        return UpdateChunk(
             key, None, 4 if one_time else time, 2 if one_diff else diff, value if valued else None
         )
 
@@ -1401,7 +1401,7 @@ def test_a_few_rows_are_consolidated_as_many_are(data, pairs, wide):
     key, value, time = column(False), column(False) if pairs else None, column(True)
     diff = np.clip(column(True), -(2**40), 2**40)
     diff = diff if isinstance(diff, np.ndarray) else int(diff)
-    updates = Updates(key, None, time, diff, value)
+    updates = UpdateChunk(key, None, time, diff, value)
     with patch.object(consolidation, "FEW", 0):
         expected = consolidate(updates)
     found = consolidate(updates)

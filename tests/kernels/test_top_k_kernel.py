@@ -20,7 +20,7 @@ from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.equality import normalise
 from pyspark_diff.kernels.ranking import codes, float_codes, from_float_codes, pack
 from pyspark_diff.kernels.top_k import FirstValues, top_k
-from pyspark_diff.kernels.updates import Updates, concat, empty
+from pyspark_diff.kernels.updates import UpdateChunk, concat, empty
 
 many = settings(max_examples=150)
 UP = (False, False)
@@ -200,7 +200,7 @@ def table(rows, layout):
     time = np.array(times, np.int64)
     if len(set(times)) == 1 and layout["shared"]:
         time = times[0]
-    return Updates(key64, columns, time, np.array(diffs, np.int64), val64, parts)
+    return UpdateChunk(key64, columns, time, np.array(diffs, np.int64), val64, parts)
 
 
 def batch_of(rows, layout):
@@ -372,7 +372,7 @@ def test_top_k_of_many(data, seed):
 
 def plain(values, time, diff, key=1):
     values = np.asarray(values, np.int64)
-    return Updates(np.full(values.size, key), None, time, diff, values)
+    return UpdateChunk(np.full(values.size, key), None, time, diff, values)
 
 
 def in_three_batches(values, tombstones):
@@ -399,7 +399,7 @@ def test_a_removal_reads_few_rows(mode, from_back):
 
 def test_reading_goes_on_behind_tombstones_only_where_there_are_some():
     batches = in_three_batches(np.arange(100_000), np.arange(99_000, 100_000))
-    others = [Updates(np.full(len(b), 2), None, b.time, b.diff, b.val64) for b in batches[:3]]
+    others = [UpdateChunk(np.full(len(b), 2), None, b.time, b.diff, b.val64) for b in batches[:3]]
     both = [concat([b, c]) for b, c in zip(batches, others)] + [batches[3]]
     new = consolidate(concat([plain([98_999], 7, -1), plain([99_999], 7, -1, key=2)]))
     found, _, read = top_k(both, new, 1, (UP,), by=1, mode="rows", from_back=True)
@@ -411,8 +411,10 @@ def test_reading_goes_on_behind_tombstones_only_where_there_are_some():
 @pytest.mark.parametrize("mode", ["rows", "rank", "dense_rank"])
 def test_a_value_that_is_read_in_part_is_not_known(mode):
     """Two rows are read at first: the second of them is the first of a value that went away."""
-    old = Updates(np.array([1, 1, 1, 1]), None, np.array([0, 0, 1, 0]), np.array([1, 1, -1, 1]),
-                  np.array([1, 2, 2, 3]))
+    old = UpdateChunk(
+        np.array([1, 1, 1, 1]), None, np.array([0, 0, 1, 0]), np.array([1, 1, -1, 1]),
+        np.array([1, 2, 2, 3]),
+    )
     new = consolidate(plain([1], 7, -1))
     batches = [old, plain([9], 0, 1)]
     found, _, read = top_k(batches, new, 1, (UP,), by=1, mode=mode, window=0)
@@ -422,7 +424,7 @@ def test_a_value_that_is_read_in_part_is_not_known(mode):
 
 def test_ties_are_read_to_their_end():
     numbers, words = pa.array([1, 2, 2, 2, 3]), pa.array(["a", "a", "b", "c", "a"])
-    rows = Updates(np.full(5, 1), None, 0, 1, np.zeros(5, np.int64), (numbers, words), (UP, UP))
+    rows = UpdateChunk(np.full(5, 1), None, 0, 1, np.zeros(5, np.int64), (numbers, words), (UP, UP))
     new = runs_of(rows.take(np.array([0])).at(7, -1))
     batches = [rows, rows.take(np.array([4]))]
     found, ranks, read = top_k(batches, new, 1, (UP, UP), by=1, mode="rank", window=0)
@@ -443,9 +445,10 @@ def test_keys_that_share_a_hash_are_told_apart_without_reading_them():
     """As 0 and null do, in any order; the rows of each are next to each other."""
     rows = 300_000
     keys = pa.array([7] * rows + [None] * rows + [0] * rows, pa.int64())
-    old = Updates(np.zeros(3 * rows, np.int64), (keys,), 0, 1, np.tile(np.arange(rows), 3))
+    old = UpdateChunk(np.zeros(3 * rows, np.int64), (keys,), 0, 1, np.tile(np.arange(rows), 3))
     for key in (7, None, 0, 9):
-        change = Updates(np.array([0]), (pa.array([key], pa.int64()),), 5, -1, np.array([rows - 1]))
+        column = pa.array([key], pa.int64())
+        change = UpdateChunk(np.array([0]), (column,), 5, -1, np.array([rows - 1]))
         found, _, read = top_k(
             [old], runs_of(change), 1, (UP,), by=1, mode="rows", from_back=True
         )
@@ -467,15 +470,15 @@ def test_nothing_new_or_nothing_wanted():
 
 
 def test_values_without_columns_are_all_equal():
-    new = Updates(np.array([3]), None, 5, np.array([-1]), np.array([0]), ())
-    old = Updates(np.array([3]), None, 0, np.array([4]), np.array([0]), ())
+    new = UpdateChunk(np.array([3]), None, 5, np.array([-1]), np.array([0]), ())
+    old = UpdateChunk(np.array([3]), None, 0, np.array([4]), np.array([0]), ())
     found, numbers, _ = top_k([old], runs_of(new), 9, (), by=0, mode="row_number")
     assert found.diffs().tolist() == [-1] and numbers.tolist() == [4]
 
 
 def test_keys_without_columns_are_one_group():
     def rows(values, time, diff):
-        return Updates(np.zeros(len(values), np.int64), (), time, diff, np.array(values))
+        return UpdateChunk(np.zeros(len(values), np.int64), (), time, diff, np.array(values))
 
     found, _, _ = top_k(
         [rows([1, 2, 3], 0, 1)], runs_of(rows([1], 5, -1)), 1, (UP,), by=1, mode="rows"
@@ -486,7 +489,7 @@ def test_keys_without_columns_are_one_group():
 def test_nulls_only_in_some_batches():
     """One integral column: a part that has no nulls is numbers only, others have columns."""
     column = pa.array([None, 7])
-    old = Updates(np.array([1, 1]), None, 0, 1, np.array([0, 7]), (column,))
+    old = UpdateChunk(np.array([1, 1]), None, 0, 1, np.array([0, 7]), (column,))
     new = consolidate(plain([5], 3, 1))
     found, _, _ = top_k([old, plain([9], 0, 1)], new, 2, (UP,), by=1, mode="rows")
     assert found.values[0].to_pylist() == [5, 7] and found.diffs().tolist() == [1, -1]
@@ -514,8 +517,8 @@ def test_large_counts_take_no_more_than_k_places():
 @pytest.mark.parametrize("at, found", [(4, -1), (5, 0)])
 def test_what_all_rows_come_at_later_is_not_there_yet(at, found):
     """Also where nothing is new, as where other results of the same keys have changed."""
-    keys, none = Updates(np.array([1]), None, 0, 1), np.empty(0, np.int64)
-    old = Updates(np.array([1]), None, 0, 1, np.array([7]), coordinate=5)
+    keys, none = UpdateChunk(np.array([1]), None, 0, 1), np.empty(0, np.int64)
+    old = UpdateChunk(np.array([1]), None, 0, 1, np.array([7]), coordinate=5)
     firsts = FirstValues(keys, none, [old], Grouped(empty(), none), (UP,), Limit(1, at))
     for from_back in (False, True):
         assert firsts.changes(from_back=from_back)[1].tolist() == [found]

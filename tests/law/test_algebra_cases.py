@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_diff.kernels.coordinates import Limit, bits, lub, pack, unpack
 from pyspark_diff.kernels.history import due_after
-from pyspark_diff.kernels.updates import Updates, concat
+from pyspark_diff.kernels.updates import UpdateChunk, concat
 from pyspark_diff.times import (
     Antichain,
     Coordinate,
@@ -153,10 +153,10 @@ def test_columns_enter():
         assert lub(pack(tuple(case["t"])), len(inside) - 1, (0,) * len(inside)) == pack(inside)
 
 
-def at(times: list[Coordinate]) -> Updates:
+def at(times: list[Coordinate]) -> UpdateChunk:
     """Updates of the one key 7 at some coordinates, in order."""
     return concat([
-        Updates(np.array([7]), None, 0, 1, coordinate=pack(t)) for t in sorted(times)
+        UpdateChunk(np.array([7]), None, 0, 1, coordinate=pack(t)) for t in sorted(times)
     ])
 
 
@@ -164,7 +164,7 @@ def test_columns_close():
     for case in CASES["closures"]:
         recorded, agenda = ([tuple(t) for t in case[side]] for side in ("recorded", "new"))
         new, done = set(agenda), set()
-        keys = Updates(np.array([7]), None, 0, 1)
+        keys = UpdateChunk(np.array([7]), None, 0, 1)
         while agenda:
             now = min(agenda)
             agenda.remove(now)

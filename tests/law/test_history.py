@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark_diff.kernels import history as module
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import history
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 
 rows = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 1), st.sampled_from([1, 2, -1])),
@@ -23,7 +23,7 @@ def batch(rows, hashed):
     k, v, time, diff = (np.array(column, dtype=np.int64) for column in zip(*rows))
     columns = (pa.array(k),) if hashed else None
     key = k % 2 if hashed else k  # half of all keys collide
-    return consolidate(Updates(key, columns, time, diff, v)).updates
+    return consolidate(UpdateChunk(key, columns, time, diff, v)).updates
 
 
 def as_found(found):

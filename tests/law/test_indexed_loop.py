@@ -362,7 +362,7 @@ def test_inputs_that_lag(spark, steps, buckets):
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_they_fit(spark, body, monkeypatch):
+def test_loops_run_on_numbers(spark, body, monkeypatch):
     """All of these loops are run on numbers, and in the load as well."""
     done = []
     run = IndexedLoop.run

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pyspark_diff import times as times_module
 from pyspark_diff.errors import InvalidTimeError, TimeRegressionError
-from pyspark_diff.kernels.updates import Updates, advanced
+from pyspark_diff.kernels.updates import UpdateChunk, advanced
 from pyspark_diff.times import (
     Antichain,
     Coordinate,
@@ -320,7 +320,7 @@ some_updates = st.lists(st.tuples(a_moment, st.sampled_from([-1, 1, 2])), max_si
 def advance(times: list[int], frontier: Antichain) -> list[int]:
     """The times to which the kernels advance."""
     given_times = np.array(times, np.int64)
-    updates = Updates(np.arange(len(times)), None, given_times, 1)
+    updates = UpdateChunk(np.arange(len(times)), None, given_times, 1)
     return advanced(updates, frontier.bound).times().tolist()
 
 

@@ -419,7 +419,7 @@ SETS = tuple(
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
-def test_sets(spark, runner):
+def test_set_operations(spark, runner):
     other = [(r, (t * 5 + 1) % 6, 1 - i % 3) for i, (r, t, d) in enumerate(UPDATES)]
     cuts = [(1, 3), (4, 3), (6, 6)] if runner == "local" else [(2, 6), (6, 6)]
     program = ending((ROWS, ROWS), SETS if runner == "local" else SETS[:2])

@@ -221,7 +221,7 @@ def split(texts: str):
 
 @in_sql_text
 @pytest.mark.parametrize("texts", [PORTABLE, LAZY], ids=["portable", "lazy"])
-def test_text(frame, table, texts):
+def test_sql_text_equals_spark(frame, table, texts):
     check(frame, table, [F.expr(text) for text in split(texts)])
 
 
@@ -650,7 +650,7 @@ def test_a_filter_copies_what_is_read(spark, monkeypatch):
     assert many == {frozenset("kab"), frozenset("ka")}
 
 
-def test_names(spark, updates):
+def test_formulas_read_the_columns_that_spark_resolves(spark, updates):
     """A formula is made of the columns that Spark finds, or of none."""
     joined = updates.alias("l").join(updates.alias("r"), F.col("l.i") == F.col("r.l"))
     found = joined.where(F.col("l.h") < F.col("r.h"))._node

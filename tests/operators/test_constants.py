@@ -140,7 +140,7 @@ def plain_again(frame: DiffFrame, plain: Any) -> DiffFrame:
     return frame.select("dst").union(plain)
 
 
-def test_outright(spark):
+def test_constants_of_each_form(spark):
     with Dataflow(spark, runner="local", time_type="date", buckets=2) as flow:
         rows = flow.constant([(1, "a"), (1, "a"), {"n": 2}], "n int, s string").keep()
         none = flow.constant([], "n int").keep()

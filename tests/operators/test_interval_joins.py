@@ -57,7 +57,7 @@ def order(value):
 
 @pytest.mark.parametrize("kind", ORDERED)
 @given(data=st.data())
-def test_blocks(kind, data):
+def test_intervals_and_their_values_share_a_block(kind, data):
     arrow, values, sizes = ORDERED[kind]
     made = data.draw(st.lists(values, min_size=3, max_size=20))
     if pa.types.is_decimal(arrow):
@@ -395,7 +395,7 @@ BOUNDED = {
 
 @in_sql_text
 @pytest.mark.parametrize("condition", BOUNDED)
-def test_lengths(spark, condition):
+def test_lengths_of_intervals_in_conditions(spark, condition):
     left = spark.createDataFrame(
         [], "x int, z int, v int, e date, u timestamp, q decimal(10,2), s string")
     right = spark.createDataFrame([], "y bigint, d date, t timestamp, p decimal(10,2), r string")

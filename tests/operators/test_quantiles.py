@@ -20,7 +20,7 @@ from pyspark_diff import Dataflow, DiffFrame, DiffOverflowError
 from pyspark_diff.expressions.aggregate_functions import Median, Percentile, PercentileApprox
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.quantiles import Quantiles, at_places, codes, from_codes, has_codes
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 
 numbers = st.integers(-3, 3) | st.sampled_from([-2**63, -2**63 + 1, 2**63 - 1])
 rows = st.lists(st.tuples(st.integers(0, 2), numbers, st.integers(0, 2), st.integers(-2, 3)),
@@ -29,7 +29,7 @@ rows = st.lists(st.tuples(st.integers(0, 2), numbers, st.integers(0, 2), st.inte
 
 def updates(given_rows):
     key, value, time, diff = np.array(given_rows, np.int64).reshape(-1, 4).T
-    return consolidate(Updates(key, None, time, diff, value))
+    return consolidate(UpdateChunk(key, None, time, diff, value))
 
 
 @settings(max_examples=20 * settings().max_examples)
@@ -46,7 +46,7 @@ def test_at_places(batches, came, parts, times, between):
     old = [updates([(k, v, 0, d) for k, v, _, d in batch]).updates for batch in batches]
     old = [replace(one, diff=int(one.diff[0])) if len(one) and len({*one.diff}) == 1 else one
            for one in old]
-    keys = Updates(np.arange(3), None, 0, 1)
+    keys = UpdateChunk(np.arange(3), None, 0, 1)
     wanted = Quantiles(tuple(parts), True, times, between, pa.int64(), pa.list_(pa.float64()))
     key64, time = new.updates.key64, new.updates.times()
     place = np.unique(key64)
@@ -78,8 +78,10 @@ def test_more_than_can_be_counted():
     old = updates([(0, 1, 0, 2**62), (0, 2, 0, 2**62)]).updates
     median = Quantiles((0.5,), False, 1, True, pa.int64(), pa.float64())
     with pytest.raises(DiffOverflowError):
-        at_places(Updates(np.arange(1), None, 0, 1), np.array([0]), [old], updates([(0, 1, 0, 1)]),
-                  np.array([1]), 2, median)
+        at_places(
+            UpdateChunk(np.arange(1), None, 0, 1), np.array([0]), [old], updates([(0, 1, 0, 1)]),
+            np.array([1]), 2, median,
+        )
 
 
 KINDS = {
@@ -97,7 +99,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_codes(kind, data):
+def test_codes_are_decoded_to_their_values(kind, data):
     arrow, values = KINDS[kind]
     made = data.draw(st.lists(values, max_size=9))
     column = pa.array([*made, None], arrow)

@@ -49,7 +49,7 @@ def blocks(stage, column):
     scales=st.tuples(st.sampled_from([0, 2, 6]), st.sampled_from([0, 2, 6])),
     larger=st.booleans(), whole=st.booleans(),
 )
-def test_blocks(values, scales, larger, whole):
+def test_each_pair_meets_in_one_block(values, scales, larger, whole):
     columns = []
     for side, scale in enumerate(scales):
         of = [pair[side] for pair in values]

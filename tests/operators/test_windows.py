@@ -684,7 +684,7 @@ IN_TEXT = [
     lambda f: f.alias("s").select(F.max("s.v").over(SparkWindow.partitionBy("s.k")).alias("m")),
     *IN_TEXT,
 ])
-def test_as_spark(spark, make):
+def test_windows_equal_those_of_spark(spark, make):
     as_spark(spark, sales(spark), make)
 
 

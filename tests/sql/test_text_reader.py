@@ -23,7 +23,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, SchemaError, UnsupportedQueryError
-from pyspark_diff.query.form import Aggregate, Constant, Generate, Project, Scan, Window
+from pyspark_diff.query.form import Aggregate, ConstantRelation, Generate, Project, Scan, Window
 
 pytest.importorskip("sqlglot")
 
@@ -493,7 +493,7 @@ def plain(relation, frame, spark):
     """The frame of plain Spark for a relation over one table."""
     if isinstance(relation, Scan):
         return frame.select(*[F.col(f"`{old}`").alias(new) for old, new in relation.renamed])
-    if isinstance(relation, Constant):
+    if isinstance(relation, ConstantRelation):
         return relation.frame
     below = plain(relation.child, frame, spark)
     if isinstance(relation, Project):

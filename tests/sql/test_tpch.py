@@ -112,7 +112,7 @@ def test_answers_do_not_depend_on_steps(spark, run, stream_of):
 
 
 @pytest.mark.slow
-def test_on_spark(spark, run, stream_of):
+def test_queries_with_the_spark_runner(spark, run, stream_of):
     numbers = [2, 13, 15, 16, 18, 21]
     stream = stream_of(numbers)
     with Dataflow(spark, runner="spark", buckets=2) as flow:

@@ -66,7 +66,7 @@ def test_blocks_of_random_programs_are_parts_of_a_run(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_many_damages(spark, tmp_path, seed):
+def test_random_damage(spark, tmp_path, seed):
     wrong = []
     sweep(spark, str(tmp_path), 250, seed, wrong.append)
     assert not wrong

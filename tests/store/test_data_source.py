@@ -28,7 +28,7 @@ from pyspark_diff.data_source import scan
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.standing import snapshot
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.sources import inbox
 from pyspark_diff.trace.read_holds import stored_holds
 from pyspark_diff.trace.roots import objects_at
@@ -569,7 +569,7 @@ def test_what_stands_is_the_sum_of_what_came(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     batches = []
     for n in (int(rng.integers(0, 400)), *rng.integers(0, 30, size=int(rng.integers(0, 4)))):
-        batches.append(consolidate(Updates(
+        batches.append(consolidate(UpdateChunk(
             rng.integers(0, 60, n), None, rng.integers(0, 5, n), rng.integers(-2, 3, n),
             rng.integers(0, 3, n),
         )).updates)
@@ -591,7 +591,7 @@ def test_what_stands_is_the_sum_of_what_came(seed, monkeypatch):
 
 
 def test_sums_that_leave_64_bits_are_told():
-    updates = Updates(np.array([1, 1]), None, np.array([0, 1]), np.array([2**62, 2**62]))
+    updates = UpdateChunk(np.array([1, 1]), None, np.array([0, 1]), np.array([2**62, 2**62]))
     with pytest.raises(pyspark_diff.DiffOverflowError):
         list(snapshot([updates], 1))
     assert reduce(lambda a, b: a + len(b), snapshot([updates], 0), 0) == 1

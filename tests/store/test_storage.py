@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_diff import Dataflow, DiffOverflowError, StorageError
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.trace import arrangement, held_batches, locked_folders, storage
 from pyspark_diff.trace.storage import Storage
 
@@ -441,7 +441,7 @@ def test_what_is_held_is_not_what_a_user_may_change(spark, monkeypatch):
 
 def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
     path = str(tmp_path / "b" / "00000.arrow")
-    held_batches.keep_copy(path, Updates(np.arange(5), None, 0, 1))
+    held_batches.keep_copy(path, UpdateChunk(np.arange(5), None, 0, 1))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -587,7 +587,7 @@ def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
 
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
     path = str(tmp_path / "b" / "00000.arrow")
-    updates = Updates(np.arange(5), None, 0, 1)
+    updates = UpdateChunk(np.arange(5), None, 0, 1)
     held_batches.keep_copy(path, updates)
     assert storage.open_updates(path).key64.tolist() == [0, 1, 2, 3, 4]
     assert not os.path.exists(path)

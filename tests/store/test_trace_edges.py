@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_diff.errors import DamagedStateError, StorageError
-from pyspark_diff.kernels.updates import Updates
+from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.trace import cache, held_batches, manifest, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, Paths
 from pyspark_diff.trace.roots import objects_at
@@ -51,7 +51,7 @@ def test_a_copy_that_fails_names_the_reason_of_the_system(error, reason):
 def test_a_large_batch_is_kept_in_memory_only_if_there_is_room(monkeypatch, most, free, kept):
     monkeypatch.setattr(held_batches, "_all_memory", lambda: most)
     monkeypatch.setattr(held_batches, "free_memory", lambda: free)
-    path, rows = f"/data/{uuid.uuid4().hex}", Updates(np.arange(100), None, 0, 1)
+    path, rows = f"/data/{uuid.uuid4().hex}", UpdateChunk(np.arange(100), None, 0, 1)
     try:
         assert held_batches.keep_large(path, rows) is kept
         assert (path in held_batches._batches) is kept

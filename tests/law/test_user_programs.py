@@ -1,4 +1,4 @@
-"""Programs as strangers write them: each is right, or refused in words of the library."""
+"""Programs of users: each is right, or the library refuses it with an error of its own."""
 
 from __future__ import annotations
 
