@@ -552,6 +552,11 @@ class TextReader(TextLimits):
         outputs = tuple((name, self.fresh(name)) for name, _ in left.outputs)
         for (_, new), kind in zip(outputs, kinds):
             self.types[new] = kind
+        qualifiers = {
+            new: left.qualifiers[old]
+            for (_, old), (_, new), kind in zip(left.outputs, outputs, kinds)
+            if old in left.qualifiers and self.types[old] == kind
+        }
         sides = []
         for query in queries:
             named = []
@@ -563,11 +568,11 @@ class TextReader(TextLimits):
         distinct = bool(node.args.get("distinct"))
         if isinstance(node, exp.Union):
             relation: Relation = UnionAll(tuple(sides), columns)
-            return Query(Distinct(relation) if distinct else relation, outputs)
+            return Query(Distinct(relation) if distinct else relation, outputs, qualifiers)
         if not isinstance(node, (exp.Except, exp.Intersect)):
             self.refuse(refusals.NODE, node.key.upper(), node)
         how = node.key if distinct else f"{node.key}_all"
-        return Query(SetOperation(sides[0], sides[1], how, columns), outputs)
+        return Query(SetOperation(sides[0], sides[1], how, columns), outputs, qualifiers)
 
 
 def _inner(node: exp.Expr) -> exp.Expr:
