@@ -232,11 +232,10 @@ class TextExpressions(TextNames):
         own = self.matches(names, context.scope)
         if len(own) != 1 and context.scope.partial:
             raise Stop
-        earlier = context.earlier.get(self.folded(names[0]))
-        if not own and earlier is not None and not context.scope.partial:
-            alias, before = earlier
-            text = self.text(alias, replace(context, earlier=before), parts)
-            return f"({text}){_fields(node, 1)}"
+        if not own and not context.scope.partial:
+            value = self.earlier_item(node, context, parts)
+            if value is not None:
+                return value
         if not own:
             return self.outer_column(node, context.scope, parts, context.later)
         if len(own) > 1:
@@ -244,6 +243,15 @@ class TextExpressions(TextNames):
         entry, count = own[0]
         parts.columns.add(entry.column)
         return entry.column + _fields(node, count)
+
+    def earlier_item(self, node: exp.Column, context: Context, parts: Parts) -> str | None:
+        """The value of an item of the select list before this one, if the name is its alias."""
+        match = context.earlier.get(self.folded(_names(node)[0]))
+        if match is None:
+            return None
+        alias, before = match
+        text = self.text(alias, replace(context, earlier=before), parts)
+        return f"({text}){_fields(node, 1)}"
 
     def outer_column(
         self, node: exp.Column, scope: Scope, parts: Parts, later: frozenset[str]
@@ -281,6 +289,9 @@ class TextExpressions(TextNames):
             return f"({self.text(alias, replace(context, aliases={}, later=later), parts)})"
         if context.child.partial:
             raise Stop
+        value = None if own else self.earlier_item(node, context, parts)
+        if value is not None:
+            return value
         if own:
             self.refuse(refusals.EXPRESSION, ".".join(names), node, (
                 "the reader finds it neither among the expressions of GROUP BY nor in an "
@@ -397,6 +408,10 @@ class TextExpressions(TextNames):
         )
         if whole.subqueries:
             self.refuse(refusals.NODE, "a subquery in a window", node)
+        for known in context.windows:
+            if replace(known, name=item.name) == item:
+                parts.columns.add(known.name)
+                return known.name
         self.typed([(item.name, whole)])
         context.windows.append(item)
         parts.columns.add(item.name)

@@ -249,7 +249,8 @@ class TextReader(TextLimits):
         generated: list[Generate] = []
         named, outputs = attempts(lambda: self.selected(items, context, generated), ([], ()))
         after = attempts(lambda: self.conditions(having.this, replace(
-            context, windows=None, aliases=aliases, later=frozenset()
+            context, windows=None, aliases=aliases, later=frozenset(),
+            earlier=self.with_earlier(items, context)[-1].earlier,
         )), []) if having else []
         limited = bool(node.args.get("limit") or node.args.get("offset"))
         if attempts.stopped:
@@ -443,21 +444,25 @@ class TextReader(TextLimits):
         )
 
     def with_earlier(self, items: Sequence[Item], context: Context) -> list[Context]:
-        """The context of each item of a select list, which may name plain items before it."""
+        """The contexts of the items of a select list, and the one after the last item.
+
+        An item may name those before it. IN with a subquery is false for NULL, which only a
+        condition allows, and a generator has rows.
+        """
         contexts, earlier = [], dict(context.earlier)
         for _, item in items:
             contexts.append(replace(context, earlier=dict(earlier)))
             if not isinstance(item, exp.Alias):
                 continue
             name = self.folded(item.alias)
-            plain = name not in earlier and context.keys is None and not any(
-                isinstance(part, (exp.Window, exp.Query, exp.Exists))
+            plain = name not in earlier and not any(
+                isinstance(part, exp.In) and part.args.get("query")
                 or function_name(part) in GENERATORS for part in item.this.walk()
             )
             earlier.pop(name, None)
             if plain:
                 earlier[name] = item.this, contexts[-1].earlier
-        return contexts
+        return [*contexts, replace(context, earlier=earlier)]
 
     def select_item(
         self, name: str | None, item: exp.Expr | Entry, context: Context,
