@@ -83,7 +83,7 @@ class TextExpressions(TextNames):
                 parts.columns.add(output)
                 edits[self.place(node)] = output
                 return
-        if context.keys is not None and not isinstance(node, (exp.Subquery, exp.Exists)):
+        if context.keys is not None:
             key = self.key_of(node, context)
             if key is not None:
                 parts.columns.add(key)
@@ -209,8 +209,11 @@ class TextExpressions(TextNames):
     def key_of(self, node: exp.Expr, context: Context) -> str | None:
         """The key of the group that a node is."""
         assert context.keys is not None and context.child is not None
-        inside = (exp.Query, exp.Exists, exp.Window, exp.Star)
-        if place_of(node) is None or any(True for _ in node.find_all(*inside)):
+        if place_of(node) is None:
+            return None
+        if any(True for _ in node.find_all(exp.Query, exp.Exists)):
+            return self.key_of_subquery(node, context)
+        if any(True for _ in node.find_all(exp.Window, exp.Star)):
             return None
         if any(
             aggregate_of(item) is not None or function_name(item) in ("grouping", "grouping_id")
@@ -224,6 +227,27 @@ class TextExpressions(TextNames):
                 return None
         text = self.text(node, Context(context.child), Parts())
         return context.keys.get(canonical(text))
+
+    def key_of_subquery(self, node: exp.Expr, context: Context) -> str | None:
+        """The key of the group that a node with a subquery is, by its words."""
+        assert context.keys is not None
+        tokens = self.own_tokens(node)
+        if tokens not in context.keys or any(
+            self.folded(_names(item)[0]) in context.outputs for item in node.find_all(exp.Column)
+        ):
+            return None
+        for table, first in zip(
+            node.find_all(exp.Table), self.repeated[tokens].find_all(exp.Table)
+        ):
+            match = self.read.get(self.place(first.this))
+            if match is not None:
+                self.read[self.place(table.this)] = match
+        return context.keys[tokens]
+
+    def own_tokens(self, node: exp.Expr) -> tuple[str, ...]:
+        """The tokens of a node in the query's own words."""
+        text = self.source_text[slice(*self.place(node))]
+        return (text,) if self.sensitive else canonical(text)
 
     def column(self, node: exp.Column, context: Context, parts: Parts) -> str:
         names = _names(node)

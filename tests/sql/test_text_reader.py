@@ -208,6 +208,18 @@ MORE = [
     "SELECT x.a FROM u x WHERE x.b > (SELECT min(q) FROM (SELECT a + 1 AS c, c AS q FROM t WHERE "
     "t.b = x.b) z)",
     "SELECT struct(max(a), max(b)) AS st, st.col1 + 1 AS x, s FROM t GROUP BY s",
+    # Subqueries in GROUP BY.
+    "SELECT CASE WHEN a IN (SELECT a FROM u) THEN 'x' ELSE 'y' END AS k, count(*) AS n FROM t "
+    "GROUP BY k HAVING k = 'x'",
+    "SELECT EXISTS (SELECT 1 FROM u WHERE u.a = t.a), sum(b) AS n FROM t GROUP BY ALL",
+    "SELECT (SELECT max(b) FROM u WHERE u.a = t.a) AS k, count(*) AS n FROM t GROUP BY (SELECT "
+    "max(b) FROM u WHERE u.a = t.a)",
+    "SELECT a IN (SELECT a FROM u), count(*) FROM t GROUP BY a IN (select a from U) ORDER BY a IN "
+    "(SELECT a FROM u) LIMIT 1",
+    "SELECT a, (SELECT max(b) FROM u WHERE u.a = t.a) AS k, count(*) AS n FROM t GROUP BY ROLLUP("
+    "a, (SELECT max(b) FROM u WHERE u.a = t.a))",
+    "SELECT s, NOT EXISTS (SELECT 1 FROM u WHERE u.a = t.a) AS k, count(*) AS n FROM t GROUP BY s,"
+    " EXISTS (SELECT 1 FROM u WHERE u.a = t.a)",
 ]
 
 REFUSED = {
