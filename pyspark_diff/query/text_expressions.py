@@ -34,7 +34,8 @@ from pyspark_diff.query.text_calls import (
     clock_kind,
     function_name,
 )
-from pyspark_diff.query.text_names import Attempts, Context, Parts, Scope, Stop, TextNames, through
+from pyspark_diff.query.text_fields import TextFields, is_star, quoted
+from pyspark_diff.query.text_names import Attempts, Context, Parts, Scope, Stop, through
 from pyspark_diff.query.text_parser import canonical, place_of
 
 _COMMENT = re.compile(
@@ -42,7 +43,7 @@ _COMMENT = re.compile(
 )
 
 
-class TextExpressions(TextNames):
+class TextExpressions(TextFields):
     """The expressions of a text."""
 
     def expression(self, node: exp.Expr, context: Context) -> Expression:
@@ -77,6 +78,9 @@ class TextExpressions(TextNames):
         edits: dict[tuple[int, int], str],
     ) -> None:
         """Notes the replacements of the columns, calls and subqueries in a node."""
+        if is_star(node):
+            edits[self.place(node)] = self.star(node, context, parts)
+            return
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             output = context.outputs.get(self.folded(node.name))
             if output is not None:
@@ -90,8 +94,6 @@ class TextExpressions(TextNames):
                 edits[self.place(node)] = key
                 return
         if isinstance(node, exp.Column):
-            if isinstance(node.this, exp.Star):
-                self.refuse(refusals.NODE, "a star in an expression", node)
             edits[self.place(node)] = self.column(node, context, parts)
             return
         if isinstance(node, exp.Window):
@@ -117,6 +119,9 @@ class TextExpressions(TextNames):
         if self.clock is not None and clock_kind(node) is not None:
             edits[self.place(node)] = self.current(node, self.clock, parts)
             return
+        if isinstance(node, exp.Anonymous) and function_name(node) == "arrays_zip":
+            edits[self.place(node)] = self.zipped(node, context, parts)
+            return
         self.check(node)
         below: Iterable[exp.Expr] = list(node.iter_expressions())
         if isinstance(node, exp.Anonymous):
@@ -127,10 +132,12 @@ class TextExpressions(TextNames):
                     below = node.expressions[1:]
         fields = isinstance(node, exp.Tuple) or function_name(node) == "struct"
         attempts = Attempts()
+        shifted = False
         for number, item in enumerate(below):
             attempts(lambda: self.edit(item, context, parts, edits), None)
-            if fields and not attempts.stopped:
-                self.name_field(item, number, edits)
+            if fields and not attempts.stopped and not is_star(item):
+                self.name_field(item, number, edits, shifted)
+            shifted |= is_star(item)
         attempts.end()
 
     def current(self, node: exp.Expr, clock: Clock, parts: Parts) -> str:
@@ -155,19 +162,6 @@ class TextExpressions(TextNames):
         if len(bits) != 1 or bits[0] is None:
             self.refuse(refusals.NODE, "grouping(...) of no key", node)
         return f"CAST(shiftright({groupings.column}, {bits[0]}) & 1 AS TINYINT)"
-
-    def name_field(
-        self, node: exp.Expr, number: int, edits: dict[tuple[int, int], str]
-    ) -> None:
-        """Gives a field of a struct the name that Spark takes from the query's own column."""
-        if isinstance(node, exp.Column):
-            edits[self.place(node)] += f" AS {quoted(node.parts[-1].name)}"
-        elif isinstance(node, (exp.Dot, exp.Paren)):
-            self.refuse(refusals.EXPRESSION, node.sql("spark"), node, (
-                "the reader does not know the name of the field. Remedy: give it one with AS"
-            ))
-        elif place_of(node) in edits:
-            edits[self.place(node)] += f" AS col{number + 1}"
 
     def check(self, node: exp.Expr) -> None:
         """Refuses calls and nodes that have another meaning outside of their query."""
@@ -198,6 +192,9 @@ class TextExpressions(TextNames):
             self.refuse(
                 refusals.CURRENT_TIME, self.source_text[slice(*place)] if place else node.key, node
             )
+        if isinstance(node, (exp.All, exp.Any)) and isinstance(node.parent, (exp.Like, exp.ILike)):
+            if isinstance(node.this, (exp.Tuple, exp.Paren)):
+                return
         if isinstance(node, (
             exp.All, exp.Any, exp.CurrentUser, exp.Parameter, exp.Placeholder, exp.Query,
             exp.SessionParameter, exp.Star, exp.Table,
@@ -213,7 +210,7 @@ class TextExpressions(TextNames):
             return None
         if any(True for _ in node.find_all(exp.Query, exp.Exists)):
             return self.key_of_subquery(node, context)
-        if any(True for _ in node.find_all(exp.Window, exp.Star)):
+        if any(True for _ in node.find_all(exp.Window)):
             return None
         if any(
             aggregate_of(item) is not None or function_name(item) in ("grouping", "grouping_id")
@@ -547,7 +544,3 @@ def _names(node: exp.Column) -> list[str]:
 def _fields(node: exp.Column, count: int) -> str:
     """The access to the fields of a struct, after the name of a column."""
     return "".join(f".{quoted(part.name)}" for part in node.parts[count:])
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

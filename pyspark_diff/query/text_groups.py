@@ -25,14 +25,13 @@ from pyspark_diff.query.form import (
     column_of,
 )
 from pyspark_diff.query.text_calls import aggregates_in
+from pyspark_diff.query.text_fields import Item
 from pyspark_diff.query.text_names import Context, Entry, Groupings, Stop, through
 from pyspark_diff.query.text_parser import canonical
 from pyspark_diff.query.text_subqueries import TextSubqueries
 
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
-#: An item of a select list with its name: an expression, or a column of a star.
-Item = tuple["str | None", "exp.Expr | Entry"]
 #: The number of a key.
 Key = Callable[["exp.Expr | Entry"], int]
 

@@ -36,7 +36,8 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal
 from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, function_name
-from pyspark_diff.query.text_groups import Groups, Item
+from pyspark_diff.query.text_fields import Item
+from pyspark_diff.query.text_groups import Groups
 from pyspark_diff.query.text_limits import ORDERED, TextLimits, once
 from pyspark_diff.query.text_names import (
     Attempts,
