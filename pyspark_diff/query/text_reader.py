@@ -249,10 +249,9 @@ class TextReader(TextLimits):
             )
         generated: list[Generate] = []
         named, outputs = attempts(lambda: self.selected(items, context, generated), ([], ()))
-        after = attempts(lambda: self.conditions(having.this, replace(
-            context, windows=None, aliases=aliases, later=frozenset(),
-            earlier=self.with_earlier(items, context)[-1].earlier,
-        )), []) if having else []
+        after = attempts(
+            lambda: self.passed_groups(having, items, aliases, context), []
+        ) if having else []
         limited = bool(node.args.get("limit") or node.args.get("offset"))
         if attempts.stopped:
             scope = replace(scope, partial=True)
@@ -312,6 +311,16 @@ class TextReader(TextLimits):
             grouped or context.windows or node.args.get("distinct")
         )
         return Query(relation, outputs, self.kept_qualifiers(items, outputs, scope), ordered)
+
+    def passed_groups(
+        self, having: exp.Expr, items: Sequence[Item], aliases: dict[str, exp.Expr],
+        context: Context,
+    ) -> list[Expression]:
+        """The conditions of HAVING, which may name the items of the select list."""
+        return self.conditions(having.this, replace(
+            context, windows=None, aliases=aliases, later=frozenset(),
+            earlier=self.with_earlier(items, context)[-1].earlier,
+        ))
 
     def kept_qualifiers(
         self, items: Sequence[Item], outputs: Sequence[tuple[str | None, str]], scope: Scope
