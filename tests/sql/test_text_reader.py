@@ -332,7 +332,7 @@ def test_a_query_equals_plain_spark(spark, text):
 
 @classic_only
 @pytest.mark.parametrize("text", [
-    pytest.param(text, id=str(number), marks=() if number % 5 == 0 else pytest.mark.slow)
+    pytest.param(text, id=str(number), marks=() if number % 8 == 0 else pytest.mark.slow)
     for number, text in enumerate(MORE)
 ])
 def test_more_queries_equal_plain_spark(spark, text):
