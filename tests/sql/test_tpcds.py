@@ -19,10 +19,12 @@ pytest.importorskip("sqlglot")
 
 TEXTS = Path(sys.prefix) / "sql" / "tpcds"
 SCHEMA = Path(__file__).parent / "tpcds.sql"
+#: Plain Spark needs more minutes for its answer than a case may.
+LONG = (64,)
 #: Queries of two parts have two texts.
 TWICE = (14, 23, 24, 39)
 NAMES = [
-    f"q{number}{part}" for number in range(1, 100)
+    f"q{number}{part}" for number in range(1, 100) if number not in LONG
     for part in ("ab" if number in TWICE else ("",))
 ]
 
