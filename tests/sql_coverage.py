@@ -355,7 +355,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--part", default="0/1", help="k/n: each n-th file, from the k-th on")
+    parser.add_argument(
+        "--reader", choices=("plan", "text"), default="plan",
+        help="the reader of classic sessions, or that of Spark Connect",
+    )
     options = parser.parse_args()
+    if options.reader == "text":
+        Dataflow._is_classic = lambda self: False  # type: ignore[method-assign]
     spark = session("sql coverage", conf={
         "spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False,
     })

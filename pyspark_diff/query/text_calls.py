@@ -32,9 +32,9 @@ GENERATORS = frozenset("""
 """.split())
 #: Functions that Spark accepts only in FROM.
 FROM_ONLY = frozenset("range collations sql_keywords variant_explode variant_explode_outer".split())
-#: Functions that name a field after a column, make windows, or read a name from a text.
+#: Functions that make windows, or read a name from a text.
 REFUSED = GENERATORS | frozenset("""
-    arrays_zip window session_window window_time identifier grouping grouping_id
+    window session_window window_time identifier grouping grouping_id
 """.split())
 CLOCK = frozenset("""
     curdate current_date current_time current_timestamp localtime localtimestamp now

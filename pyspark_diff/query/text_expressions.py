@@ -35,14 +35,8 @@ from pyspark_diff.query.text_calls import (
     clock_kind,
     function_name,
 )
-from pyspark_diff.query.text_names import (
-    Attempts,
-    Context,
-    Scope,
-    TextNames,
-    TextReferences,
-    through,
-)
+from pyspark_diff.query.text_fields import TextFields, is_star, quoted
+from pyspark_diff.query.text_names import Attempts, Context, Scope, TextReferences, through
 from pyspark_diff.query.text_parser import canonical, place_of
 
 _COMMENT = re.compile(
@@ -50,7 +44,7 @@ _COMMENT = re.compile(
 )
 
 
-class TextExpressions(TextNames):
+class TextExpressions(TextFields):
     """The expressions of a text."""
 
     def expression(self, node: exp.Expr, context: Context) -> SqlExpression:
@@ -85,21 +79,22 @@ class TextExpressions(TextNames):
         edits: dict[tuple[int, int], str],
     ) -> None:
         """Notes the replacements of the columns, calls and subqueries in a node."""
+        if is_star(node):
+            edits[self.place(node)] = self.star(node, context, parts)
+            return
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             output = context.outputs.get(self.folded(node.name))
             if output is not None:
                 parts.columns.add(output)
                 edits[self.place(node)] = output
                 return
-        if context.keys is not None and not isinstance(node, (exp.Subquery, exp.Exists)):
+        if context.keys is not None:
             key = self.key_of(node, context)
             if key is not None:
                 parts.columns.add(key)
                 edits[self.place(node)] = key
                 return
         if isinstance(node, exp.Column):
-            if isinstance(node.this, exp.Star):
-                self.refuse(refusals.NODE, "a star in an expression", node)
             edits[self.place(node)] = self.column(node, context, parts)
             return
         if isinstance(node, exp.Window):
@@ -125,6 +120,9 @@ class TextExpressions(TextNames):
         if self.clock is not None and clock_kind(node) is not None:
             edits[self.place(node)] = self.current(node, self.clock, parts)
             return
+        if isinstance(node, exp.Anonymous) and function_name(node) == "arrays_zip":
+            edits[self.place(node)] = self.zipped(node, context, parts)
+            return
         self.check(node)
         below: Iterable[exp.Expr] = list(node.iter_expressions())
         if isinstance(node, exp.Anonymous):
@@ -135,10 +133,12 @@ class TextExpressions(TextNames):
                     below = node.expressions[1:]
         fields = isinstance(node, exp.Tuple) or function_name(node) == "struct"
         attempts = Attempts()
+        shifted = False
         for number, item in enumerate(below):
             attempts(lambda: self.edit(item, context, parts, edits), None)
-            if fields and not attempts.stopped:
-                self.name_field(item, number, edits)
+            if fields and not attempts.stopped and not is_star(item):
+                self.name_field(item, number, edits, shifted)
+            shifted |= is_star(item)
         attempts.end()
 
     def current(self, node: exp.Expr, clock: QueryClock, parts: TextReferences) -> str:
@@ -163,19 +163,6 @@ class TextExpressions(TextNames):
         if len(bits) != 1 or bits[0] is None:
             self.refuse(refusals.NODE, "grouping(...) of no key", node)
         return f"CAST(shiftright({groupings.column}, {bits[0]}) & 1 AS TINYINT)"
-
-    def name_field(
-        self, node: exp.Expr, number: int, edits: dict[tuple[int, int], str]
-    ) -> None:
-        """Gives a field of a struct the name that Spark takes from the query's own column."""
-        if isinstance(node, exp.Column):
-            edits[self.place(node)] += f" AS {quoted(node.parts[-1].name)}"
-        elif isinstance(node, (exp.Dot, exp.Paren)):
-            self.refuse(refusals.EXPRESSION, node.sql("spark"), node, (
-                "the reader does not know the name of the field. Remedy: give it one with AS"
-            ))
-        elif place_of(node) in edits:
-            edits[self.place(node)] += f" AS col{number + 1}"
 
     def check(self, node: exp.Expr) -> None:
         """Refuses calls and nodes that have another meaning outside of their query."""
@@ -206,6 +193,9 @@ class TextExpressions(TextNames):
             self.refuse(
                 refusals.CURRENT_TIME, self.source_text[slice(*place)] if place else node.key, node
             )
+        if isinstance(node, (exp.All, exp.Any)) and isinstance(node.parent, (exp.Like, exp.ILike)):
+            if isinstance(node.this, (exp.Tuple, exp.Paren)):
+                return
         if isinstance(node, (
             exp.All, exp.Any, exp.CurrentUser, exp.Parameter, exp.Placeholder, exp.Query,
             exp.SessionParameter, exp.Star, exp.Table,
@@ -217,8 +207,11 @@ class TextExpressions(TextNames):
     def key_of(self, node: exp.Expr, context: Context) -> str | None:
         """The key of the group that a node is."""
         assert context.keys is not None and context.child is not None
-        inside = (exp.Query, exp.Exists, exp.Window, exp.Star)
-        if place_of(node) is None or any(True for _ in node.find_all(*inside)):
+        if place_of(node) is None:
+            return None
+        if any(True for _ in node.find_all(exp.Query, exp.Exists)):
+            return self.key_of_subquery(node, context)
+        if any(True for _ in node.find_all(exp.Window)):
             return None
         if any(
             aggregate_of(item) is not None or function_name(item) in ("grouping", "grouping_id")
@@ -233,6 +226,27 @@ class TextExpressions(TextNames):
         text = self.text(node, Context(context.child), TextReferences())
         return context.keys.get(canonical(text))
 
+    def key_of_subquery(self, node: exp.Expr, context: Context) -> str | None:
+        """The key of the group that a node with a subquery is, by its words."""
+        assert context.keys is not None
+        tokens = self.own_tokens(node)
+        if tokens not in context.keys or any(
+            self.folded(_names(item)[0]) in context.outputs for item in node.find_all(exp.Column)
+        ):
+            return None
+        for table, first in zip(
+            node.find_all(exp.Table), self.repeated[tokens].find_all(exp.Table)
+        ):
+            match = self.read.get(self.place(first.this))
+            if match is not None:
+                self.read[self.place(table.this)] = match
+        return context.keys[tokens]
+
+    def own_tokens(self, node: exp.Expr) -> tuple[str, ...]:
+        """The tokens of a node in the query's own words."""
+        text = self.source_text[slice(*self.place(node))]
+        return (text,) if self.sensitive else canonical(text)
+
     def column(self, node: exp.Column, context: Context, parts: TextReferences) -> str:
         names = _names(node)
         if context.keys is not None:
@@ -240,11 +254,10 @@ class TextExpressions(TextNames):
         own = self.matches(names, context.scope)
         if len(own) != 1 and context.scope.partial:
             raise RefusedPart
-        earlier = context.earlier.get(self.folded(names[0]))
-        if not own and earlier is not None and not context.scope.partial:
-            alias, before = earlier
-            text = self.text(alias, replace(context, earlier=before), parts)
-            return f"({text}){_fields(node, 1)}"
+        if not own and not context.scope.partial:
+            value = self.earlier_item(node, context, parts)
+            if value is not None:
+                return value
         if not own:
             return self.outer_column(node, context.scope, parts, context.later)
         if len(own) > 1:
@@ -252,6 +265,15 @@ class TextExpressions(TextNames):
         entry, count = own[0]
         parts.columns.add(entry.column)
         return entry.column + _fields(node, count)
+
+    def earlier_item(self, node: exp.Column, context: Context, parts: TextReferences) -> str | None:
+        """The value of an item of the select list before this one, if the name is its alias."""
+        match = context.earlier.get(self.folded(_names(node)[0]))
+        if match is None:
+            return None
+        alias, before = match
+        text = self.text(alias, replace(context, earlier=before), parts)
+        return f"({text}){_fields(node, 1)}"
 
     def outer_column(
         self, node: exp.Column, scope: Scope, parts: TextReferences, later: frozenset[str]
@@ -289,6 +311,9 @@ class TextExpressions(TextNames):
             return f"({self.text(alias, replace(context, aliases={}, later=later), parts)})"
         if context.child.partial:
             raise RefusedPart
+        value = None if own else self.earlier_item(node, context, parts)
+        if value is not None:
+            return value
         if own:
             self.refuse(refusals.EXPRESSION, ".".join(names), node, (
                 "the reader finds it neither among the expressions of GROUP BY nor in an "
@@ -405,6 +430,10 @@ class TextExpressions(TextNames):
         )
         if whole.subqueries:
             self.refuse(refusals.NODE, "a subquery in a window", node)
+        for known in context.windows:
+            if replace(known, name=item.name) == item:
+                parts.columns.add(known.name)
+                return known.name
         self.typed([(item.name, whole)])
         context.windows.append(item)
         parts.columns.add(item.name)
@@ -516,7 +545,3 @@ def _names(node: exp.Column) -> list[str]:
 def _fields(node: exp.Column, count: int) -> str:
     """The access to the fields of a struct, after the name of a column."""
     return "".join(f".{quoted(part.name)}" for part in node.parts[count:])
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

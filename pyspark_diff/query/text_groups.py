@@ -19,14 +19,13 @@ from pyspark_diff.query import refusals
 from pyspark_diff.query.form import Named, Project, Relation, SqlExpression, UnionAll, column_of
 from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.query.text_calls import aggregates_in
+from pyspark_diff.query.text_fields import Item
 from pyspark_diff.query.text_names import Context, Groupings, ScopeColumn, through
 from pyspark_diff.query.text_parser import canonical
 from pyspark_diff.query.text_subqueries import TextSubqueries
 
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
-#: An item of a select list with its name: an expression, or a column of a star.
-Item = tuple["str | None", "exp.Expr | ScopeColumn"]
 #: The number of a key.
 Key = Callable[["exp.Expr | ScopeColumn"], int]
 
@@ -39,6 +38,8 @@ class Groups:
     ----------
     keys : tuple of Named
         The columns of the keys above the groups, and their expressions below.
+    tokens : tuple of tuple of str
+        The tokens of each key.
     sets : tuple of tuple of int, optional
         The numbers of the keys in each grouping set; None for one set of all keys.
     number : str
@@ -46,19 +47,20 @@ class Groups:
     """
 
     keys: tuple[Named, ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
     sets: tuple[tuple[int, ...], ...] | None = None
     number: str = ""
 
     def columns(self) -> dict[tuple[str, ...], str]:
-        """The columns of the keys by the tokens of their expressions."""
-        return {canonical(item.expression.text): item.name for item in self.keys}
+        """The columns of the keys by their tokens."""
+        return {tokens: item.name for tokens, item in zip(self.tokens, self.keys)}
 
     def groupings(self) -> Groupings | None:
         if self.sets is None:
             return None
         last = len(self.keys) - 1
         return Groupings(self.number, {
-            canonical(item.expression.text): last - place for place, item in enumerate(self.keys)
+            tokens: last - place for place, tokens in enumerate(self.tokens)
         })
 
 
@@ -77,8 +79,7 @@ class TextGroups(TextSubqueries):
 
         def key(item: exp.Expr | ScopeColumn) -> int:
             """The number of a key, which is added if it is new."""
-            value = self.key_expression(item, items, aliases, context)
-            tokens = canonical(value.text)
+            value, tokens = self.key_expression(item, items, aliases, context)
             if tokens not in keys:
                 keys[tokens] = Named(self.fresh("g"), value)
             return list(keys).index(tokens)
@@ -101,10 +102,10 @@ class TextGroups(TextSubqueries):
             several, sets = True, list(self.sets_of(item, key))
         self.typed((item.name, item.expression) for item in keys.values())
         if not several:
-            return Groups(tuple(keys.values()))
+            return Groups(tuple(keys.values()), tuple(keys))
         number = self.fresh("grouping")
         self.types[number] = T.LongType()
-        return Groups(tuple(keys.values()), tuple(sets), number)
+        return Groups(tuple(keys.values()), tuple(keys), tuple(sets), number)
 
     def all_keys(
         self, node: exp.Expr, items: Sequence[Item], key: Key, context: Context
@@ -146,8 +147,8 @@ class TextGroups(TextSubqueries):
     def key_expression(
         self, item: exp.Expr | ScopeColumn, items: Sequence[Item], aliases: Mapping[str, exp.Expr],
         context: Context,
-    ) -> SqlExpression:
-        """An expression of GROUP BY: of the tables, a number or alias of SELECT."""
+    ) -> tuple[SqlExpression, tuple[str, ...]]:
+        """An expression of GROUP BY and its tokens: of the tables, a number or alias of SELECT."""
         target: exp.Expr | ScopeColumn = item
         if isinstance(item, exp.Literal) and not item.is_string:
             number = int(item.name) if item.name.isdigit() else 0
@@ -160,12 +161,15 @@ class TextGroups(TextSubqueries):
             if not self.matches([item.name], context.scope):
                 target = aliases.get(self.folded(item.name), item)
         if isinstance(target, ScopeColumn):
-            return column_of(target.column)
+            return column_of(target.column), canonical(target.column)
         target = target.this if isinstance(target, exp.Alias) else target
         value = self.expression(target, context)
-        if value.subqueries:
-            self.refuse(refusals.NODE, "a subquery in GROUP BY", target)
-        return value
+        if not value.subqueries:
+            return value, canonical(value.text)
+        # Each reading of a subquery has columns of its own.
+        tokens = self.own_tokens(target)
+        self.repeated[tokens] = target
+        return value, tokens
 
     def once_for_each_set(
         self, relation: Relation, groups: Groups

@@ -235,6 +235,8 @@ class TextNames:
         self._taken = {word.lower() for word, *_ in self.words}
         #: The tables in the text, each with its place and whether it has an alias.
         self.read: dict[tuple[int, int], tuple[str, bool]] = {}
+        #: The keys of groups that have subqueries, by their words.
+        self.repeated: dict[tuple[str, ...], exp.Expr] = {}
         self._prefixes: Counter[str] = Counter()
         self._functions: frozenset[str] | None = None
 
@@ -318,6 +320,7 @@ class TextNames:
         """The schema that Spark finds for the whole text over tables without rows."""
         pieces, at = [], 0
         frames: dict[str, Any] = {}
+        names: dict[str, str] = {}
         structs = {name: struct for name, struct in self.tables.values()}
         changes = dict(self.changes)
 
@@ -325,8 +328,10 @@ class TextNames:
             return text.replace("{", "{{").replace("}", "}}") if frames else text
 
         for (start, end), (table, aliased) in self.read.items():
-            name = f"t{len(frames)}_"
-            frames[name] = frame_of_no_rows(self.spark, structs[table])
+            # Spark compares subqueries by their tables.
+            name = names.setdefault(table, f"t{len(names)}_")
+            if name not in frames:
+                frames[name] = frame_of_no_rows(self.spark, structs[table])
             alias = "" if aliased else f" AS {plain(self.source_text[start:end])}"
             changes[start, end] = f"{{{name}}}{alias}"
         for (start, end), change in sorted(changes.items()):

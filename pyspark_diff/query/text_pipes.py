@@ -54,10 +54,13 @@ class PipeParser(SparkParser):
         self, nested: bool = False, table: bool = False, parse_subquery_alias: bool = True,
         parse_set_operation: bool = True, consume_pipe: bool = True,
     ) -> Any:
+        start = self._curr.start if self._curr else 0
         query: Any = self._parse_select_query(
             nested=nested, table=table, parse_subquery_alias=parse_subquery_alias,
             parse_set_operation=parse_set_operation,
         )
+        if isinstance(query, exp.Values):
+            query.meta.setdefault(PLACE, (start, self._prev.end + 1))
         # After a table in brackets the pipe belongs to the query around it.
         if consume_pipe and not table and isinstance(query, (exp.Query, exp.Values)) and (
             self._match(TokenType.PIPE_GT, advance=False)

@@ -22,7 +22,7 @@ from pyspark_diff.query.form import (
     UnionAll,
     column_of,
 )
-from pyspark_diff.query.text_expressions import quoted
+from pyspark_diff.query.text_fields import quoted
 from pyspark_diff.query.text_groups import TextGroups
 from pyspark_diff.query.text_names import Context, Scope, ScopeColumn, Tables, through
 from pyspark_diff.query.text_parser import canonical

@@ -36,7 +36,8 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal, RefusedPart
 from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, function_name
-from pyspark_diff.query.text_groups import Groups, Item
+from pyspark_diff.query.text_fields import Item
+from pyspark_diff.query.text_groups import Groups
 from pyspark_diff.query.text_limits import ORDERED, TextLimits, once
 from pyspark_diff.query.text_names import (
     Attempts,
@@ -247,9 +248,9 @@ class TextReader(TextLimits):
             )
         generated: list[Generate] = []
         named, outputs = attempts(lambda: self.selected(items, context, generated), ([], ()))
-        after = attempts(lambda: self.conditions(having.this, replace(
-            context, windows=None, aliases=aliases, later=frozenset()
-        )), []) if having else []
+        after = attempts(
+            lambda: self.passed_groups(having, items, aliases, context), []
+        ) if having else []
         limited = bool(node.args.get("limit") or node.args.get("offset"))
         if attempts.stopped:
             scope = replace(scope, partial=True)
@@ -309,6 +310,16 @@ class TextReader(TextLimits):
             grouped or context.windows or node.args.get("distinct")
         )
         return Query(relation, outputs, self.kept_qualifiers(items, outputs, scope), ordered)
+
+    def passed_groups(
+        self, having: exp.Expr, items: Sequence[Item], aliases: dict[str, exp.Expr],
+        context: Context,
+    ) -> list[SqlExpression]:
+        """The conditions of HAVING, which may name the items of the select list."""
+        return self.conditions(having.this, replace(
+            context, windows=None, aliases=aliases, later=frozenset(),
+            earlier=self.with_earlier(items, context)[-1].earlier,
+        ))
 
     def kept_qualifiers(
         self, items: Sequence[Item], outputs: Sequence[tuple[str | None, str]], scope: Scope
@@ -442,21 +453,25 @@ class TextReader(TextLimits):
         )
 
     def with_earlier(self, items: Sequence[Item], context: Context) -> list[Context]:
-        """The context of each item of a select list, which may name plain items before it."""
+        """The contexts of the items of a select list, and the one after the last item.
+
+        An item may name those before it. IN with a subquery is false for NULL, which only a
+        condition allows, and a generator has rows.
+        """
         contexts, earlier = [], dict(context.earlier)
         for _, item in items:
             contexts.append(replace(context, earlier=dict(earlier)))
             if not isinstance(item, exp.Alias):
                 continue
             name = self.folded(item.alias)
-            plain = name not in earlier and context.keys is None and not any(
-                isinstance(part, (exp.Window, exp.Query, exp.Exists))
+            plain = name not in earlier and not any(
+                isinstance(part, exp.In) and part.args.get("query")
                 or function_name(part) in GENERATORS for part in item.this.walk()
             )
             earlier.pop(name, None)
             if plain:
                 earlier[name] = item.this, contexts[-1].earlier
-        return contexts
+        return [*contexts, replace(context, earlier=earlier)]
 
     def select_item(
         self, name: str | None, item: exp.Expr | ScopeColumn, context: Context,
@@ -551,6 +566,11 @@ class TextReader(TextLimits):
         outputs = tuple((name, self.fresh(name)) for name, _ in left.outputs)
         for (_, new), kind in zip(outputs, kinds):
             self.types[new] = kind
+        qualifiers = {
+            new: left.qualifiers[old]
+            for (_, old), (_, new), kind in zip(left.outputs, outputs, kinds)
+            if old in left.qualifiers and self.types[old] == kind
+        }
         sides = []
         for query in queries:
             named = []
@@ -562,11 +582,11 @@ class TextReader(TextLimits):
         distinct = bool(node.args.get("distinct"))
         if isinstance(node, exp.Union):
             relation: Relation = UnionAll(tuple(sides), columns)
-            return Query(Distinct(relation) if distinct else relation, outputs)
+            return Query(Distinct(relation) if distinct else relation, outputs, qualifiers)
         if not isinstance(node, (exp.Except, exp.Intersect)):
             self.refuse(refusals.NODE, node.key.upper(), node)
         how = node.key if distinct else f"{node.key}_all"
-        return Query(SetOperation(sides[0], sides[1], how, columns), outputs)
+        return Query(SetOperation(sides[0], sides[1], how, columns), outputs, qualifiers)
 
 
 def _inner(node: exp.Expr) -> exp.Expr:

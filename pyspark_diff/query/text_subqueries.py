@@ -28,6 +28,8 @@ class TextSubqueries(TextExpressions):
             inner = node.this
             while isinstance(inner, exp.Paren):
                 inner = inner.this
+            if context.keys is not None and self.key_of(inner, context) is not None:
+                return None
             if isinstance(inner, exp.Exists):
                 return f"NOT {self.subquery(inner, context, parts)}"
             if not isinstance(inner, exp.In):
@@ -44,7 +46,9 @@ class TextSubqueries(TextExpressions):
             above = node.parent
             while isinstance(above, (exp.And, exp.Or, exp.Paren, exp.Case, exp.If)):
                 above = above.parent
-            if not isinstance(above, (exp.Where, exp.Having, exp.Qualify, exp.Join, exp.Alias)):
+            if not isinstance(above, (
+                exp.Where, exp.Having, exp.Qualify, exp.Join, exp.Alias, exp.Select, exp.Group,
+            )):
                 self.refuse(refusals.NODE, f"{kind.upper()} with a subquery in an operator", node)
         elif isinstance(target, exp.Exists):
             self.known(target, "this")

@@ -28,7 +28,7 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.query.text_calls import FROM_ONLY, GENERATORS, function_name
-from pyspark_diff.query.text_expressions import quoted
+from pyspark_diff.query.text_fields import quoted
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,

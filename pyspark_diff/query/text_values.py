@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Mapping
 from string import Formatter
 from typing import Any
@@ -12,6 +13,9 @@ from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.text_parser import words_of
 from pyspark_diff.spark.frames import sql_text
+
+
+_IDENTIFIER = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 
 
 class _Fields(Formatter):
@@ -44,7 +48,7 @@ def with_values(
             for key, item in values.items()
         })
     if not args:
-        return text
+        return with_identifiers(text)
     left = list(args) if isinstance(args, list) else []
     pieces, at, words = [], 0, words_of(text)
     for number, (word, start, end, _) in enumerate(words):
@@ -65,6 +69,27 @@ def with_values(
                 )
             pieces += [text[at:start], literal(args[name])]
             at = stop
+    return with_identifiers("".join([*pieces, text[at:]]))
+
+
+def with_identifiers(text: str) -> str:
+    """The text with names in place of calls of IDENTIFIER, each at the place of the call.
+
+    Examples
+    --------
+    >>> with_identifiers("SELECT a FROM IDENTIFIER('db.t') AS x")
+    'SELECT a FROM db.t              AS x'
+    """
+    words = words_of(text)
+    pieces, at = [], 0
+    for (word, start, _, plain), opened, name, closed in zip(
+        words, words[1:], words[2:], words[3:]
+    ):
+        if plain and word.upper() == "IDENTIFIER" and (opened[0], closed[0]) == ("(", ")") and (
+            text[name[1]] in "'\"" and _IDENTIFIER.fullmatch(name[0])
+        ):
+            pieces += [text[at:start], name[0].ljust(closed[2] - start)]
+            at = closed[2]
     return "".join([*pieces, text[at:]])
 
 

@@ -51,6 +51,9 @@ PIPES = [
     "FROM t |> SELECT a, sum(b) OVER w AS x WINDOW w AS (PARTITION BY a) |> EXTEND x + 1 AS y",
     "FROM t |> AS `a.b` |> WHERE `a.b`.a > 1 |> EXTEND a AS `x y` |> SET `x y` = `x y` + 1",
     "FROM t |> SELECT struct(a, b) AS t, a |> WHERE t.a > 2",
+    "VALUES (1, 2), (3, 4) AS v(x, y) |> JOIN t ON t.a = v.x |> WHERE v.y > 2 |> EXTEND x + 1 AS z",
+    "FROM t |> SELECT a, b |> UNION ALL (SELECT b, c FROM u) |> EXCEPT (TABLE t |> DROP s) |> "
+    "WHERE t.a > 1",
 ]
 #: Spark takes the first rows of a sorted frame. Keys that no column of the result has count, too.
 APART = [
@@ -76,6 +79,8 @@ WRONG = {
     "FROM t |> CALL f()": "no operator CALL of a pipe",
     "FROM t |> SELECT a FROM u": "SELECT after |> has no FROM",
     "FROM t |> SELECT a AS b, b AS a |> WHERE t.a > 1": "`a` cannot be resolved",
+    "FROM t |> SELECT a, b |> UNION ALL (SELECT b, c FROM u) |> WHERE t.b > 1":
+        "`t`.`b` cannot be resolved",
     "FROM t |> AGGREGATE a": "does not contain any aggregate function",
 }
 
