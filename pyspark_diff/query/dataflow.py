@@ -19,6 +19,7 @@ from pyspark_diff.query.clock import QueryClock, clock_of
 from pyspark_diff.query.costs import costs
 from pyspark_diff.query.form import Relation
 from pyspark_diff.query.placeholder import failing, marked
+from pyspark_diff.query.joins import placed
 from pyspark_diff.query.plan_reader import QueryForm, check_pivot, numbered, read_plan
 from pyspark_diff.query.pruning import pruned
 from pyspark_diff.query.refusals import NO_QUERY, Refusal, refused
@@ -426,7 +427,7 @@ def _without_sqlglot(error: ModuleNotFoundError, method: str, what: str) -> Exce
 def _read_of(read: Any) -> QueryForm:
     """The reading of a text, with a name of its own for each column."""
     columns = tuple(zip(read.columns, numbered(read.names)))
-    return QueryForm(read.relation, columns, read.tables, read.sources, read.notes)
+    return QueryForm(placed(read.relation), columns, read.tables, read.sources, read.notes)
 
 
 def _with_clock(

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, fields
-from typing import Any, Iterator, Union
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Iterator, Union, get_args
 
 from pyspark.sql import DataFrame
 
@@ -347,6 +348,7 @@ Relation = Union[
     Scan, ConstantRelation, Project, Selection, Join, Aggregate, Distinct, UnionAll, SetOperation,
     Window, Generate, TopK, Recursion, RecursionReference,
 ]
+_RELATIONS = get_args(Relation)
 
 
 def prefix_of(name: str) -> str:
@@ -424,6 +426,34 @@ def _expressions_in(value: Any) -> Iterator[SqlExpression]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _expressions_in(part)
+
+
+def mapped(value: Any, of_relation: Callable[[Any], Any]) -> Any:
+    """A node, or a part of one, with each relation in its fields replaced by another.
+
+    The relations of subqueries are among them.
+
+    Examples
+    --------
+    >>> scan = Scan("orders", (("id", "id_1"),))
+    >>> mapped(Distinct(scan), lambda relation: Distinct(relation)).child.child.table
+    'orders'
+    """
+    changed = {
+        field.name: _mapped(getattr(value, field.name), of_relation) for field in fields(value)
+    }
+    if all(changed[field.name] is getattr(value, field.name) for field in fields(value)):
+        return value
+    return replace(value, **changed)
+
+
+def _mapped(value: Any, of_relation: Callable[[Any], Any]) -> Any:
+    if isinstance(value, tuple):
+        parts = tuple(_mapped(part, of_relation) for part in value)
+        return value if all(a is b for a, b in zip(parts, value)) else parts
+    if isinstance(value, (SqlExpression, Subquery, Named, Order, WindowFunction)):
+        return mapped(value, of_relation)
+    return of_relation(value) if isinstance(value, _RELATIONS) else value
 
 
 def references(node: Relation, name: int) -> int:

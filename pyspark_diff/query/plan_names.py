@@ -29,7 +29,7 @@ _TRAITS = {
 }
 _RULES = (
     "analysis.EliminateSubqueryAliases", "optimizer.BooleanSimplification",
-    "optimizer.ReorderJoin", "optimizer.PushDownPredicates",
+    "optimizer.PushDownPredicates", "optimizer.PushExtraPredicateThroughJoin",
 )
 _ROUNDS = 3
 #: The begin of the names of attributes that a query does not use; no column has it.

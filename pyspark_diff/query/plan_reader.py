@@ -40,6 +40,7 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.placeholder import is_placeholder, marked_table
 from pyspark_diff.query.plan_expressions import Swaps, picked
+from pyspark_diff.query.joins import placed
 from pyspark_diff.query.plan_limits import PlanLimits
 from pyspark_diff.query.plan_names import bare, conjuncts, topmost
 from pyspark_diff.query.pruning import used_names
@@ -141,7 +142,7 @@ def read_plan(
             "ORDER BY: a collection has no order; sort the frame that at() returns"
         )
     return QueryForm(
-        relation, tuple(columns), frozenset(reader.tables), tuple(reader.sources.items()),
+        placed(relation), tuple(columns), frozenset(reader.tables), tuple(reader.sources.items()),
         tuple(reader.notes),
     )
 

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from pyspark_diff.query.form import (
-    ConstantRelation,
     Distinct,
     Generate,
     Join,
-    Named,
-    Order,
     Project,
     Recursion,
     Relation,
@@ -31,9 +27,9 @@ from pyspark_diff.query.form import (
     TopK,
     UnionAll,
     Window,
-    WindowFunction,
     children,
     expressions,
+    mapped,
 )
 
 _WORD = re.compile(r"\w+")
@@ -195,38 +191,8 @@ class _Pruning:
                 if item.name in wanted or not self._absent & self._names(item.expression)
             )
             self._absent.update(set(node.columns) - {item.name for item in remaining})
-            return Project(child, tuple(
-                replace(item, expression=self._expression(item.expression)) for item in remaining
-            ))
-        if isinstance(node, ConstantRelation):
-            return node
-        return self._value_fields(node)
+            return Project(child, tuple(mapped(item, self.pruned) for item in remaining))
+        return mapped(node, self.pruned)
 
     def _names(self, expression: SqlExpression) -> set[str]:
         return {*expression.columns, *_WORD.findall(expression.text)}
-
-    def _value(self, value: Any) -> Any:
-        """A field of a node, with the relations in it pruned."""
-        if isinstance(value, SqlExpression):
-            return self._expression(value)
-        if isinstance(value, tuple):
-            return tuple(map(self._value, value))
-        if isinstance(value, (Named, Order, WindowFunction)):
-            return self._value_fields(value)
-        return self.pruned(value) if hasattr(value, "columns") else value
-
-    def _value_fields(self, value: Any) -> Any:
-        return replace(value, **{
-            field.name: self._value(getattr(value, field.name)) for field in fields(value)
-        })
-
-    def _expression(self, expression: SqlExpression) -> SqlExpression:
-        if not expression.subqueries:
-            return expression
-        return replace(expression, subqueries=tuple(
-            replace(
-                subquery, relation=self.pruned(subquery.relation),
-                values=self._value(subquery.values),
-            )
-            for subquery in expression.subqueries
-        ))

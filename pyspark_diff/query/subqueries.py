@@ -151,10 +151,7 @@ class Subqueries:
         rows, pairs = self._of_subquery(frame, subquery)
         keys = [key for _, key in pairs]
         if subquery.kind == "scalar":
-            value = subquery.relation.columns[0]
-            rows = rows.selectExpr(f"{value} AS {name}", *keys)
-            if not _one_row(subquery.relation):
-                rows = self._first_row(rows, name, keys)
+            rows = self._scalar(rows, subquery, keys)
             if keys:
                 return frame.join(rows, condition_of(same(pairs)), "left").select(*columns, name)
             return frame.crossJoin(rows.hint("broadcast"))
@@ -170,6 +167,12 @@ class Subqueries:
         else:
             frame = frame.crossJoin(rows.agg(*calls, empty=True).hint("broadcast"))
         return frame.selectExpr(*columns, f"coalesce({number}, 0) > 0 AS {name}")
+
+    def _scalar(self, rows: DiffFrame, subquery: Subquery, keys: Sequence[str]) -> DiffFrame:
+        """The value of a scalar subquery for each key, under its name."""
+        value, name = subquery.relation.columns[0], subquery.name
+        rows = rows.selectExpr(f"{value} AS {name}", *keys)
+        return rows if _one_row(subquery.relation) else self._first_row(rows, name, keys)
 
     def _with_totals(
         self, frame: DiffFrame, subquery: Subquery, how: str
@@ -291,6 +294,13 @@ class Subqueries:
                 rows, pairs = self._of_subquery(frame, subquery)
                 if not pairs:
                     return self._outside(frame, subquery, rows, domain)
+            value = _equal_to(condition.text, subquery.name)
+            if value is not None and subquery.kind == "scalar" and not condition.outers and not (
+                outers_of(subquery.relation) or self._in_rounds(subquery.relation)
+            ):
+                rows = self._scalar(self.frame(subquery.relation, None), subquery, [])
+                on = [f"{value} = {subquery.name}"]
+                return joined(frame, rows, on, "inner").select(*columns)
             if _is_null_without_rows(subquery) and _compares(condition.text, subquery.name):
                 totals = self._with_totals(frame, subquery, "inner")
                 frame = frame if totals is None else totals
@@ -438,6 +448,30 @@ def _compares(text: str, name: str) -> bool:
     return len(sides) == 2 and any(
         _is_strict(side, [name]) and side.count("(") == side.count(")") for side in sides
     ) and _WORDS.isdisjoint(word.upper() for word in re.findall(r"[^\W\d]\w*", text))
+
+
+def _equal_to(text: str, name: str) -> str | None:
+    """The arithmetic that a condition compares with a column by equality; None for other ones.
+
+    Examples
+    --------
+    >>> _equal_to("(a_1 = s_1)", "s_1"), _equal_to("(s_1 = (2 * a_1))", "s_1")
+    ('a_1', '(2 * a_1)')
+    >>> _equal_to("(a_1 < s_1)", "s_1"), _equal_to("((a_1 = s_1) OR (a_1 = 2))", "s_1")
+    (None, None)
+    """
+    text = text.replace("`", "").strip()
+    if text.startswith("(") and text.endswith(")"):
+        text = text[1:-1]
+    sides = [side.strip() for side in _COMPARISON.split(text)]
+    if len(sides) != 2 or name not in sides or _COMPARISON.findall(text) != ["="]:
+        return None
+    other = sides[1 - sides.index(name)]
+    words = re.findall(r"[^\W\d]\w*", other)
+    is_one = words and name not in words and other.count("(") == other.count(")")
+    return other if is_one and _ARITHMETIC.fullmatch(other) and not _CALL.search(other) and (
+        _WORDS.isdisjoint(map(str.upper, words))
+    ) else None
 
 
 def _one_row(node: Relation) -> bool:

@@ -41,11 +41,14 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.pairs import completed, joined, same
 from pyspark_diff.query.refusals import Refusal
+from pyspark_diff.query.shapes import shape_of
 from pyspark_diff.query.subqueries import ROUND, Domain, Subqueries
 from pyspark_diff.query.text_columns import call_column, condition_of
 
 #: The column of a relation that has no other one.
 _NONE = "one_"
+#: Relations that keep a state: two of one shape have one state.
+_SHARED = (Aggregate, Distinct, Join, SetOperation, TopK, Window)
 
 #: Names in messages for nodes that Spark calls by another one.
 _SPARK_NAMES = {"ConstantRelation": "LocalRelation", "Selection": "Filter"}
@@ -84,12 +87,42 @@ def translated(
 class _Translation(Subqueries):
     """The frames of relations."""
 
+    def __init__(
+        self, tables: Mapping[str, DiffFrame], spark: SparkSession,
+        constant: Callable[[Any], DiffFrame],
+    ):
+        super().__init__(tables, spark, constant)
+        #: The frames of shared relations, each with the names of its columns by number.
+        self._shapes: dict[tuple[Any, ...], tuple[DiffFrame, dict[int, str]]] = {}
+
     def frame(self, node: Relation, domain: Domain | None) -> DiffFrame:
         """A frame with the columns of a node, and those of the domain."""
         if domain is not None and not outers_of(node) and not self._in_rounds(node):
             return self.frame(node, None).crossJoin(domain.frame.hint("broadcast"))
         if domain is None and id(node) in self._frames:
             return self._frames[id(node)][1]
+        if domain is None and isinstance(node, _SHARED):
+            frame = self._shared(node)
+            self._frames[id(node)] = node, frame
+            return frame
+        return self._built(node, domain)
+
+    def _shared(self, node: Relation) -> DiffFrame:
+        """The frame of a relation; that of an earlier one that differs in names of columns only."""
+        shape = shape_of(node) if node.columns else None
+        if shape is None:
+            return self._built(node, None)
+        if shape.key not in self._shapes:
+            frame = self._built(node, None)
+            self._shapes[shape.key] = frame, dict(zip(shape.columns, node.columns))
+            return frame
+        frame, names = self._shapes[shape.key]
+        return frame.select(*[
+            F.col(names[number]).alias(name)
+            for number, name in zip(shape.columns, node.columns)
+        ])
+
+    def _built(self, node: Relation, domain: Domain | None) -> DiffFrame:
         method = getattr(self, f"_of_{type(node).__name__.lower()}")
         try:
             frame: DiffFrame = method(node, domain)
@@ -130,14 +163,17 @@ class _Translation(Subqueries):
         return frame.selectExpr(*(texts or [f"1 AS {_NONE}"]))
 
     def _of_selection(self, node: Selection, domain: Domain | None) -> DiffFrame:
-        rest = list(node.conditions)
+        rest = sorted(node.conditions, key=_cost)
         if domain is None or outers_of(node.child) or self._in_rounds(node.child):
             frame = self.frame(node.child, domain)
         else:
             # The domain is joined by the conditions that refer to it.
+            own = [item for item in rest if not item.outers and not item.subqueries]
             on = [item for item in rest if item.outers and not item.subqueries]
-            rest = [item for item in rest if item not in on]
+            rest = [item for item in rest if item.subqueries]
             child = self.frame(node.child, None)
+            for condition in own:
+                child = self._filtered(child, condition, None)
             frame = joined(child, domain.frame, [item.text for item in on], "inner")
         for condition in rest:
             frame = self._filtered(frame, condition, domain)
@@ -303,7 +339,7 @@ class _Translation(Subqueries):
         start = anchor.distinct() if node.distinct else anchor
 
         def body(variable: DiffFrame) -> DiffFrame:
-            outside = dict(self._frames)
+            outside = dict(self._frames), dict(self._shapes)
             levels = None
             if rounds:
                 levels = Domain(variable.select(ROUND).distinct(), (ROUND,))
@@ -313,7 +349,7 @@ class _Translation(Subqueries):
                 step = step.selectExpr(*node.columns, f"{ROUND} + 1 AS {ROUND}")
             result = start.concat(step)
             # A frame of the body is in the loop, and means nothing outside of it.
-            self._frames = outside
+            self._frames, self._shapes = outside
             return result.distinct() if node.distinct else result
 
         match = start.iterate(body, max_iterations=node.max_iterations)
@@ -333,6 +369,18 @@ class _Translation(Subqueries):
         on = [same(twice)] if twice else []
         frame = joined(variable, reached, on, "inner")
         return frame.select(*node.columns, *domain.names)
+
+
+def _cost(condition: SqlExpression) -> int:
+    """The place of a condition among those of a filter: cheap and selective ones come first."""
+    kinds = {subquery.kind for subquery in condition.subqueries}
+    if not kinds:
+        return 0
+    if kinds <= {"in", "exists"} and condition.text.strip("()` ") in {
+        subquery.name for subquery in condition.subqueries
+    }:
+        return 1
+    return 3 if kinds == {"not in"} or condition.text.startswith("(NOT ") else 2
 
 
 def _order_text(order: Order) -> str:
