@@ -7,6 +7,9 @@ truth values objects, if any row of the column has a null. Then a function would
 for an inserted row and another value for its removal, and digits beyond 2**53 would be lost. So
 both have pandas' nullable types, also in a column without nulls: ``7 // 0`` is 0 with these types
 and infinite without.
+
+Pandas 3 has a type of its own for texts, in which a null is NaN. Here texts are objects and None in
+all versions, so a function returns the same before and after an upgrade.
 """
 
 from __future__ import annotations
@@ -24,6 +27,11 @@ _NULLABLE = {
     pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(),
 }
 
+#: Kinds of pandas' moments and durations, with the types of Arrow that have their values.
+_MOMENTS = {
+    "M": (pa.types.is_timestamp, pa.types.is_date), "m": (pa.types.is_duration,),
+}
+
 
 def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     """The pandas frame of a table.
@@ -31,9 +39,10 @@ def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Whole numbers and truth values have the types ``Int64``, ``boolean`` and so on.
-        Lists are arrays of numpy, and structs and maps are dicts. A list with a null has objects. A
-        map with nested keys, which no dict can have, is a list of pairs. Instants are in UTC.
+        Whole numbers and truth values have the types ``Int64``, ``boolean`` and so on. Texts are
+        objects, and their nulls are None. Lists are arrays of numpy, and structs and maps are
+        dicts. A list with a null has objects. A map with nested keys, which no dict can have, is a
+        list of pairs. Instants are in UTC.
 
     Raises
     ------
@@ -52,6 +61,11 @@ def to_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
             for name, column in zip(table.schema.names, table.columns)
             if pa.types.is_nested(column.type) and (_has_nulls(column) or _maps(column.type))
         }
+        columns.update(
+            (name, pd.Series(column.to_numpy(zero_copy_only=False), dtype=object))
+            for name, column in zip(table.schema.names, table.columns)
+            if isinstance(frame.dtypes[name], pd.StringDtype)
+        )
     except (OverflowError, ValueError) as beyond:
         raise no_object(f"of {', '.join(table.schema.names)}", beyond) from beyond
     for name, series in columns.items():
@@ -99,8 +113,13 @@ def from_series(column: pd.Series, kind: pa.DataType) -> pa.Array:
     TypeError, pyarrow.ArrowException
         If a value is not exactly of this type, or an instant has no time zone.
     """
+    if isinstance(column.dtype, pd.StringDtype):
+        column = column.astype(object)  # Arrow would parse texts as numbers, dates and so on
     if column.dtype != object or pa.types.is_string(kind):
-        if column.dtype.kind == "M" and column.notna().any():
+        if column.dtype.kind in _MOMENTS and column.notna().any():
+            if not any(is_kind(kind) for is_kind in _MOMENTS[column.dtype.kind]):
+                # Arrow would count units, which are nanoseconds or others by pandas' version.
+                raise TypeError(f"a {column.dtype} is not a {kind}")
             check_zones(pa.timestamp("us", getattr(column.dtype, "tz", None) and "UTC"), kind)
         return pa.Array.from_pandas(column, type=kind)
     # Arrow checks the range of arrays of numbers, but truncates Python numbers silently.

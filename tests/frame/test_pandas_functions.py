@@ -9,6 +9,7 @@ if it has none. An insertion and its removal are rarely in one batch.
 from __future__ import annotations
 
 import datetime
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -21,11 +22,12 @@ from pyspark.sql import types as T
 
 from pyspark_diff import Dataflow, FunctionError, SchemaError
 from pyspark_diff.spark.pandas_calls import EXACT, LEGACY
-from pyspark_diff.spark.pandas_frames import to_frame
+from pyspark_diff.spark.pandas_frames import from_series, to_frame
 
 UTC = datetime.timezone.utc
 #: A number that no double has.
 LARGE = 2**53 + 1
+NAIVE = datetime.datetime(2026, 1, 1)
 #: A value of each type, and a value with a null.
 VALUES: dict[str, tuple[Any, Any]] = {
     "long": (LARGE, None),
@@ -54,8 +56,8 @@ def same(frames):
 
 def texts(frames):
     return (
-        frame[["time", "diff"]].assign(t=frame.drop(columns=["time", "diff"]).astype(str).agg(
-            " ".join, axis=1)) for frame in frames
+        frame[["time", "diff"]].assign(t=frame.drop(columns=["time", "diff"]).astype(object).map(
+            str).agg(" ".join, axis=1)) for frame in frames
     )
 
 
@@ -88,6 +90,79 @@ def test_a_null_changes_no_result_of_another_row():
         assert few.dtype == all_rows.dtype, name
         values = [str(pa.Array.from_pandas(column).to_pylist()[:3]) for column in (few, all_rows)]
         assert values[0] == values[1], name
+
+
+@contextmanager
+def texts_of_pandas_3():
+    """The type of texts that pandas 3 has; the option lets pandas 2 have it too."""
+    if not pd.__version__.startswith("2."):
+        yield
+        return
+    with pd.option_context("future.infer_string", True):
+        yield
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_are_objects_in_all_versions_of_pandas(kind):
+    table = pa.table({"s": pa.array(["a", None], kind), "n": [1, None]})
+    with texts_of_pandas_3():
+        for rows in table, table.to_batches()[0], table.slice(1, 1), table.slice(0, 0):
+            frame = to_frame(rows)
+            assert frame["s"].dtype == object
+            assert frame["s"].tolist() == rows.column("s").to_pylist()
+            assert str(frame["n"].dtype) == "Int64"
+
+
+#: Series whose values Arrow converts silently, and the types that they do not have.
+OTHER_TYPES: dict[str, tuple[Any, Any]] = {
+    "numbers": (["1", None], pa.int64()), "decimals": (["1"], pa.decimal128(10, 2)),
+    "truth": (["true"], pa.bool_()), "dates": (["2026-01-01"], pa.date32()),
+    "moments": (["2026-01-01"], pa.timestamp("us")), "bytes": (["a"], pa.binary()),
+    # Arrow would count units, and the unit depends on the version of pandas.
+    "units": ([pd.Timestamp("2026-01-01")], pa.int64()),
+    "units of a zone": ([pd.Timestamp("2026-01-01", tz="UTC")], pa.int64()),
+    "units as bytes": ([pd.Timestamp("2026-01-01")], pa.binary()),
+    "duration": ([pd.Timedelta("1s")], pa.int64()),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_a_series_of_another_type_is_refused(name):
+    values, kind = OTHER_TYPES[name]
+    with texts_of_pandas_3(), pytest.raises(TypeError, match=" is "):
+        from_series(pd.Series(values), kind)
+
+
+#: Values, the unit that pandas may have for them, and their type.
+UNITS = [
+    (NAIVE, "datetime64[{}]", pa.timestamp("us")),
+    (datetime.timedelta(1), "timedelta64[{}]", pa.duration("us")),
+    (NAIVE.replace(tzinfo=UTC), "datetime64[{}, UTC]", pa.timestamp("us", "UTC")),
+]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_every_unit_of_pandas_is_a_moment(unit):
+    for value, form, kind in UNITS:
+        series = pd.Series([value, None]).astype(form.format(unit))
+        assert from_series(series, kind).to_pylist() == [value, None]
+
+
+def test_texts_of_pandas_3_are_rows(spark):
+    """As an input, as a constant, in a function, and as its result."""
+    with texts_of_pandas_3(), Dataflow(spark, runner="local", buckets=1) as flow:
+        frame = pd.DataFrame({"k": [1, 2], "s": ["a", None]})
+        assert isinstance(frame["s"].dtype, pd.StringDtype)
+        rows, feed = flow.input("rows", "k int, s string")
+        feed.insert(frame.astype({"k": "int32"}))
+        rows.join(flow.constant(frame), "s").keep("joined")
+        rows.reduce(
+            lambda key, group: group.assign(t=group["s"].map(
+                lambda s: "null" if s is None else s)).astype({"t": "str"}),
+            "t string", key="k", form="pandas").keep("texts")
+        flow.advance_to(1)
+        assert sorted(map(tuple, flow["texts"].at().collect())) == [(1, "a"), (2, "null")]
+        assert [row["s"] for row in flow["joined"].at().collect()] == ["a"]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -203,7 +278,6 @@ def test_other_arguments_and_exact_numbers(spark, runner):
 
 
 #: Moments without a time zone, by the form of the function that returns them.
-NAIVE = datetime.datetime(2026, 1, 1)
 MOMENTS: dict[str, Any] = {
     "flat_map": lambda rows: rows.flat_map(lambda row: [(NAIVE,)], "t timestamp"),
     "flat_map, nested": lambda rows: rows.flat_map(

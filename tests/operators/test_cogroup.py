@@ -102,7 +102,8 @@ STRUCT = ("k int, x double, s string, day date, at timestamp_ntz, p decimal(10,2
 def shapes(key, left, right):
     """What a table holds, as text, with its columns."""
     def shown(table):
-        rows = table.astype(object).where(table.notna(), None).astype(str).values.tolist()
+        # Pandas 3 has other nulls in Spark's frames, and its astype(str) keeps nulls.
+        rows = table.astype(object).where(table.notna(), None).map(str).values.tolist()
         return repr((list(table.columns), sorted(rows)))
 
     return pd.DataFrame({"k": [key[0]], "left": [shown(left)], "right": [shown(right)]})
