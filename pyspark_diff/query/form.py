@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Iterator, Union, get_args
 
@@ -21,6 +21,12 @@ from pyspark.sql import DataFrame
 
 #: The suffix by which an expression names a column of the enclosing query.
 OUTER = "o"
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+#: Arithmetic, an element, or a call.
+_FALLIBLE = re.compile(
+    r"[-+*/%\[]|\bDIV\b|(?<!\w)(?!(?:AND|OR|NOT|IN|WHEN|THEN|ELSE|BETWEEN|LIKE|IS)\s*\()\w+\s*\(",
+    re.IGNORECASE,
+)
 #: A word that needs no backticks, and the length of the words in unique names.
 _WORD, WORD_LENGTH_MAX = re.compile("[a-z][a-z0-9_]*"), 20
 
@@ -380,6 +386,37 @@ def column_of(name: str) -> SqlExpression:
     frozenset({'id_1'})
     """
     return SqlExpression(name, columns=frozenset({name}))
+
+
+def may_fail(text: str) -> bool:
+    """Whether an expression may raise an error for a row: it computes, converts or looks up.
+
+    Examples
+    --------
+    >>> may_fail("(n_1 / d_1) > 2"), may_fail("CAST(s_1 AS INT) = 1")
+    (True, True)
+    >>> may_fail("(NOT (d_1 = 0)) AND s_1 IN ('a / b')")
+    False
+    """
+    return bool(_FALLIBLE.search(_QUOTED.sub("''", text)))
+
+
+def in_order(conditions: Iterable[SqlExpression]) -> tuple[SqlExpression, ...]:
+    """Conditions in an order that depends little on that of the query.
+
+    A condition that may fail comes after the others and after those before it, as they may guard
+    it: ``d <> 0 AND n / d > 2``.
+
+    Examples
+    --------
+    >>> texts = ["n_1 / d_1 > 2", "d_1 <> 0", "a_1 = 1"]
+    >>> [item.text for item in in_order(map(SqlExpression, texts))]
+    ['a_1 = 1', 'd_1 <> 0', 'n_1 / d_1 > 2']
+    """
+    conditions = tuple(conditions)
+    safe = [item for item in conditions if not may_fail(item.text)]
+    others = [item for item in conditions if may_fail(item.text)]
+    return (*sorted(safe, key=lambda item: item.text), *others)
 
 
 def children(node: Relation) -> tuple[Relation, ...]:

@@ -19,6 +19,7 @@ from pyspark_diff.query.form import (
     Relation,
     Selection,
     SqlExpression,
+    in_order,
     mapped,
     outers_of,
 )
@@ -72,9 +73,11 @@ class _Placement:
         child, conditions = _above(node)
         if isinstance(child, Join) and _is_inner(child):
             leaves: list[Relation] = []
-            conditions = list(conditions)
-            _flatten(child, leaves, conditions)
-            return self._joined(leaves, [mapped(item, self.relation) for item in conditions])
+            below: list[SqlExpression] = []
+            _flatten(child, leaves, below)
+            return self._joined(
+                leaves, [mapped(item, self.relation) for item in (*below, *conditions)]
+            )
         left: list[SqlExpression] = []
         if isinstance(child, Join) and child.kind in ("left", "left_semi", "left_anti"):
             left = [
@@ -83,8 +86,9 @@ class _Placement:
             ]
             conditions = [item for item in conditions if item not in left]
         if isinstance(child, Join) and (left or child is node):
-            below = replace(child, left=filtered(child.left, _sorted(left))) if left else child
-            child = mapped(below, self.relation)
+            if left:
+                child = replace(child, left=filtered(child.left, in_order(left)))
+            child = mapped(child, self.relation)
         else:
             child = self.relation(child)
         return filtered(child, [mapped(item, self.relation) for item in conditions])
@@ -105,6 +109,7 @@ class _Placement:
                 rest.append(item)
             else:
                 own[place].append(item)
+        own = [list(in_order(items)) for items in own]
         reduced = [place for place, items in enumerate(own) if _rank(items)]
         above = []
         for item in later:
@@ -164,10 +169,6 @@ def _rank(conditions: Iterable[SqlExpression]) -> int:
     )
 
 
-def _sorted(conditions: Iterable[SqlExpression]) -> tuple[SqlExpression, ...]:
-    return tuple(sorted(conditions, key=lambda item: item.text))
-
-
 def _is_inner(relation: Join) -> bool:
     return relation.kind == "inner" and not relation.lateral and all(
         _is_plain(item) for item in relation.conditions
@@ -175,15 +176,15 @@ def _is_inner(relation: Join) -> bool:
 
 
 def _flatten(relation: Relation, leaves: list[Relation], conditions: list[SqlExpression]) -> None:
-    """Gathers the sides of a tree of inner joins, and its conditions."""
+    """Gathers the sides of a tree of inner joins, and its conditions, the inner ones first."""
     child, above = _above(relation)
     if isinstance(child, Join) and _is_inner(child):
-        conditions += [*above, *child.conditions]
         _flatten(child.left, leaves, conditions)
         _flatten(child.right, leaves, conditions)
+        conditions += child.conditions
     else:
         leaves.append(child)
-        conditions += above
+    conditions += above
 
 
 def _ordered(sides: list[tuple[Relation, int]], conditions: list[SqlExpression]) -> Relation:
@@ -209,5 +210,5 @@ def _ordered(sides: list[tuple[Relation, int]], conditions: list[SqlExpression])
         both = columns | set(side[0].columns)
         on = [item for item in conditions if item.columns <= both]
         conditions = [item for item in conditions if item not in on]
-        relation = Join(relation, side[0], "inner", _sorted(on))
+        relation = Join(relation, side[0], "inner", in_order(on))
     return relation

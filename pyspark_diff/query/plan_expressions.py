@@ -28,6 +28,7 @@ from pyspark_diff.query.form import (
     SqlExpression,
     Subquery,
     column_of,
+    in_order,
 )
 from pyspark_diff.query.plan_names import PlanNames, bare, scala_object, topmost
 from pyspark_diff.spark.frames import sql_text as quoted_text
@@ -458,13 +459,13 @@ class PlanExpressions(PlanNames):
         )
 
     def conditions(self, parts: list[Any]) -> tuple[SqlExpression, ...]:
-        """Conjuncts in an order that does not depend on that of the query."""
+        """Conjuncts in an order that depends little on that of the query."""
         plain = [self.expression(item) for item in parts if not self.has_subquery(item)]
         others = [
             self.expression(item) for item in sorted(parts, key=self.spelling)
             if self.has_subquery(item)
         ]
-        return (*sorted(plain, key=lambda item: item.text), *others)
+        return (*in_order(plain), *others)
 
     def spelling(self, node: Any) -> str:
         """The text of an expression in Spark, without the numbers and aliases of its query."""

@@ -17,7 +17,14 @@ from sqlglot import exp
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.query import refusals
 from pyspark_diff.query.clock import NOTE, QueryClock
-from pyspark_diff.query.form import OUTER, Named, Order, SqlExpression, WindowFunction
+from pyspark_diff.query.form import (
+    OUTER,
+    Named,
+    Order,
+    SqlExpression,
+    WindowFunction,
+    may_fail,
+)
 from pyspark_diff.query.refusals import RefusedPart
 from pyspark_diff.query.text_calls import (
     AGGREGATES,
@@ -488,9 +495,16 @@ class TextExpressions(TextFields):
     def conditions(self, node: exp.Expr, context: Context) -> list[SqlExpression]:
         """The conjuncts of a condition, and those that all sides of an OR share.
 
-        Their order does not depend on that of the query, nor on its aliases.
+        Their order depends on that of the query only if they may fail, and not on its aliases.
         """
-        sides = sorted(_sides(node, exp.And), key=lambda item: self.spelling(item, context))
+        spelled = [(self.spelling(item, context), item) for item in _sides(node, exp.And)]
+        # The aggregates of HAVING are columns of its relation.
+        others = [
+            item for words, item in spelled if item.find(exp.Table) is None
+            and may_fail(" ".join(word for word in words if word.lower() not in AGGREGATES))
+        ]
+        safe = [(words, item) for words, item in spelled if item not in others]
+        sides = [item for _, item in sorted(safe, key=lambda pair: pair[0])] + others
         read = through(sides, lambda item: self.conjuncts(item, context))
         return [part for parts in read for part in parts]
 

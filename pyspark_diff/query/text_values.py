@@ -78,7 +78,7 @@ def with_identifiers(text: str) -> str:
     Examples
     --------
     >>> with_identifiers("SELECT a FROM IDENTIFIER('db.t') AS x")
-    'SELECT a FROM db.t              AS x'
+    'SELECT a FROM db.t               AS x'
     """
     words = words_of(text)
     pieces, at = [], 0

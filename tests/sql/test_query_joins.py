@@ -25,6 +25,7 @@ from pyspark_diff.query.form import (
 from pyspark_diff.query.joins import placed
 from pyspark_diff.query.shapes import shape_of
 
+EDGES = "src int, dst int"
 A, B, C, D = (Scan(name, (("k", f"{name}_1"), ("v", f"{name}_2"))) for name in "abcd")
 
 
@@ -107,11 +108,48 @@ def test_conditions_of_the_left_side_pass_an_outer_join():
     assert relation == Selection(Join(Selection(A, (left,)), B, "left", (AB,)), (right,))
 
 
+def test_conditions_of_a_join_come_before_those_above_it():
+    guard, risky = condition("b_2 + 1 <> 1", "b_2"), condition("1 / b_2 > 1", "b_2")
+    relation = placed(Selection(Join(A, B, "inner", (AB, guard)), (risky,)))
+    assert relation.right == Selection(B, (guard, risky))
+    assert placed(Selection(inner(A, Selection(B, (guard,))), (risky, AB))) == relation
+
+
 def test_a_relation_that_is_read_twice_stays_one():
     both = Selection(inner(A, B), (AB,))
     twice = tuple(Named(f"{x}_3", column_of(f"{x}_1")) for x in "ab")
     relation = placed(Join(both, Distinct(both), "left", twice and ()))
     assert relation.left is relation.right.child
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT src, dst FROM edges WHERE dst <> 0 AND src / dst > 1",
+    "SELECT src, dst FROM (SELECT * FROM edges WHERE dst <> 0) WHERE src / dst > 1",
+    "SELECT e.src, e.dst FROM edges e JOIN nodes n ON e.src = n.node AND e.dst <> 0 AND "
+    "n.node / e.dst > 1",
+    "SELECT src, dst FROM edges, nodes WHERE src = node AND src <> dst + 4 AND name IS NULL AND "
+    "1 / (src - dst - 4) < 1",
+    "SELECT src FROM edges WHERE dst = (SELECT avg(dst) FROM edges)",
+    "SELECT src, dst FROM edges LEFT JOIN nodes ON src = node WHERE dst > 0 AND src % dst = 0",
+    "SELECT src, dst FROM edges GROUP BY src, dst HAVING dst > 0 AND count(*) / dst >= 0.5",
+])
+@pytest.mark.parametrize("reader", ["plan", "text"])
+def test_a_condition_guards_those_after_it(spark, monkeypatch, text, reader):
+    """Spark computes no quotient for a row that an earlier condition leaves out."""
+    if reader == "text":
+        monkeypatch.setattr(Dataflow, "_is_classic", lambda self: False)
+    rows = [(4, 0), (4, 2), (1, 1), (9, 5)]
+    with Dataflow(spark) as flow:
+        edges = flow.input("edges", EDGES)[1]
+        nodes = flow.input("nodes", "node int, name string")[1]
+        flow.sql(text).keep("answer")
+        edges.insert(rows)
+        nodes.insert([(4, None), (9, None)])
+        flow.advance_to(1)
+        spark.createDataFrame(rows, EDGES).createOrReplaceTempView("edges")
+        spark.createDataFrame([(4, None), (9, None)], "node int, name string"
+                              ).createOrReplaceTempView("nodes")
+        assert sorted(flow["answer"].at().collect()) == sorted(spark.sql(text).collect())
 
 
 @pytest.mark.parametrize("text, other, same", [
@@ -151,9 +189,6 @@ def test_shapes_of_several_columns():
         Selection(side(2), (condition("k_2 = z_2o", outers=("z_2",)),)))
     loop = Recursion(1, side(1), RecursionReference(1, ("k_1", "v_1")), ("k_1", "v_1"), True)
     assert shape_of(Distinct(loop)) is None
-
-
-EDGES = "src int, dst int"
 
 
 @pytest.fixture
