@@ -67,6 +67,8 @@ class Compaction:
                 continue
             elif lower.precedes(interval.lower) and interval.upper.precedes(upper):
                 new.append(batch)
+            elif _before(batch, lower):
+                old.append(batch)
             else:
                 both.append(batch)
         form = self.graph.form(node)
@@ -156,6 +158,16 @@ class Compaction:
     def fences(self, node: Arranged, frontiers: Mapping[Node, Antichain]) -> list[Antichain]:
         """Frontiers that no merge may cross."""
         return [frontiers[reader] for reader in self.graph.readers[node]]
+
+
+def _before(batch: Batch, frontier: Antichain) -> bool:
+    """Whether a batch that reaches beyond a frontier has no time there.
+
+    A constant, and an input that was closed or advanced far ahead, has such a batch in each step. A
+    reader of new updates would read all of its rows each time.
+    """
+    bound, times = frontier.bound, batch.times
+    return bound is not None and times is not None and times[1] < bound
 
 
 def last_before(frontier: Antichain) -> Antichain:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Iterable, Iterator, Mapping, Sequence
 
+from pyspark_diff.kernels.updates import bounds_of
 from pyspark_diff.times import Description
+from pyspark_diff.trace import storage
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,18 @@ class Batch:
     def rows(self) -> int:
         """Number of update rows."""
         return sum(file.rows for files in self.files.values() for file in files)
+
+    @cached_property  # a step reads it for each batch that reaches beyond a reader's frontier
+    def times(self) -> tuple[int, int] | None:
+        """The least and the greatest time; None without rows, or if a file is not on this
+        machine."""
+        bounds = []
+        for _, path in self.opened():
+            if storage.is_remote(path):
+                return None
+            bounds.append(bounds_of(storage.open_updates(path).time))
+        known = [bound for bound in bounds if bound is not None]
+        return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
     @property
     def size(self) -> int:
