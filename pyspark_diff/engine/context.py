@@ -127,7 +127,7 @@ class StepContext:
         self.clears: dict[Node, tuple[tuple[int, int], ...]] = {}
         self.shows: list[tuple[Inspect, tuple[Feed, ...], Coordinate]] = []
         #: Results before their turn, as a job and the number of an operator in it.
-        self._before: dict[Turn, tuple[Job, int]] = {}
+        self.early: dict[Turn, tuple[Job, int]] = {}
         #: Inputs with processed updates.
         self.fed = set(self.state.fed)
         #: Retractions of outputs that consumers have received.
@@ -310,7 +310,7 @@ class StepContext:
         on the runner. The second result has the rows that later reads compute, by coordinate."""
         results: list[BucketResult] = []
         reads: dict[int, Read] = {}
-        job, number = self._before.pop((node, pack(read.at)), (None, 0))
+        job, number = self.early.pop((node, pack(read.at)), (None, 0))
         if job is not None and job.is_valid(number):
             results = job.results(number)
             reads = {r.bucket: job.read(number, r.bucket) for r in results if r.rest}
@@ -328,8 +328,8 @@ class StepContext:
         """Drop early results of a loop's nodes, except those of one coordinate: other coordinates
         had no turn, and will have none."""
         loop_nodes = set(nodes)
-        self._before = {
-            turn: early for turn, early in self._before.items()
+        self.early = {
+            turn: early for turn, early in self.early.items()
             if turn[0] not in loop_nodes or turn[1] == coordinate
         }
 
@@ -382,7 +382,7 @@ class StepContext:
         fusion: Callable[[], Fusion], coordinate: int = 0,
     ) -> list[BucketResult]:
         """Arrange updates in a keyed operator; a Spark job also runs fused operators."""
-        job, number = self._before.pop((node, coordinate), (None, 0))
+        job, number = self.early.pop((node, coordinate), (None, 0))
         if job is not None and job.took(number, feeds):
             results = job.results(number)
             self._count(node, self.spark_runner, results)
@@ -397,7 +397,7 @@ class StepContext:
             all_results = runner.run(work, schema, feeds, list(turns.values()))
             self.written.extend(path for result in all_results for path in result.paths())
             job = Job(node, turns, all_results)
-            self._before.update((turn, (job, n)) for n, turn in enumerate(turns, 1))
+            self.early.update((turn, (job, n)) for n, turn in enumerate(turns, 1))
             results = job.results(0)
         self._count(node, runner, results)
         return results
@@ -454,7 +454,7 @@ class StepContext:
         """Emit the output of a node."""
         feeds = self.output_feeds(node, [r.output for r in results], upper, rest)
         self.emitted[node] = feeds
-        for job in {id(job): job for job, _ in self._before.values()}.values():
+        for job in {id(job): job for job, _ in self.early.values()}.values():
             job.emitted(node, results, feeds)
 
     def output_feeds(

@@ -22,6 +22,7 @@ from pyspark_diff.operators.imported import Imported
 from pyspark_diff.operators.loop import Enter, EnterAt, Leave, Move, Variable
 from pyspark_diff.operators.node import (
     Arranged,
+    Concat,
     Constant,
     Input,
     Keyed,
@@ -222,6 +223,14 @@ class Graph:
     def part_of(self) -> dict[Node, Component]:
         """The part of each input."""
         return {node: part for part in self.connected for node in part.inputs}
+
+    @cached_property
+    def passive(self) -> frozenset[Node]:
+        """The nodes outside of loops that do nothing in a step: their readers apply them."""
+        return frozenset(
+            item for item in self.order
+            if isinstance(item, (Linear, Concat)) and item.loop is None
+        )
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
+from pyspark_diff.engine.idle import IdleNodes
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.past import past_of
 from pyspark_diff.engine.pending import consolidated
@@ -67,6 +68,7 @@ class Step:
         self._consolidates = consolidates
         self._waiting: dict[Node, tuple[Arrival, ...]] = {}
         self._recent: dict[Node, tuple[Arrival, ...]] = {}
+        self._idle: IdleNodes
         #: Earlier outputs for consumers that remain, and new outputs.
         self._before: Sequence[Shown] = ()
         self._shown: list[Shown] = []
@@ -97,7 +99,8 @@ class Step:
             outbox.extend(self.process(arrivals, upper))
         context.merge({
             node: self._settled(node, context.traces[node])
-            for part in context.parts for node in part.arranged if node in context.traces
+            for part in context.parts for node in part.arranged
+            if node in context.traces and node not in self._idle
         })
         old = context.state
         new = {node: old.arrival_counts.get(node, 0) + len(new) for node, new in arrivals.items()}
@@ -124,10 +127,15 @@ class Step:
             context.state = replace(context.state, waiting=waiting)
         self._waiting = dict(context.state.waiting)
         self._recent = dict(context.state.recent)
+        self._idle = IdleNodes(context)
+        frontiers, passive = context.frontiers, context.graph.passive
         work: list[tuple[int, Item]] = []
         for part in context.parts:
             work += part.items
         for done, item in sorted(work, key=itemgetter(0)):
+            if item in passive:
+                frontiers[item] = meet_all([frontiers[node] for node in item.inputs])
+                continue
             context.stop.check()
             context.doing, context.inside, context.done = item, None, done
             if isinstance(item, Subgraph):
@@ -137,8 +145,8 @@ class Step:
             if isinstance(item, Input):
                 self._release(item, arrivals.get(item, ()), context.upper[item])
             else:
-                before = context.frontiers[item]
-                context.frontiers[item] = meet_all(context.frontiers[n] for n in item.inputs)
+                before = frontiers[item]
+                frontiers[item] = meet_all([frontiers[node] for node in item.inputs])
                 self._visit(item, before)
             context.spent(item, began)
         context.inside, context.done = None, len(context.graph.order)
@@ -285,13 +293,21 @@ class Step:
     def _keyed(self, node: Keyed, lower: Antichain) -> None:
         context = self._context
         upper = context.frontiers[node]
-        now = context.gated(node, context.graph.feeds(node.inputs[0], context.emitted), upper)
+        reached = context.graph.feeds(node.inputs[0], context.emitted)
+        if not reached and not context.pending.get(node) and self._idle.add(node, lower):
+            return
+        now = context.gated(node, reached, upper)
         trace = context.trace(node, lower)
         results: list[BucketResult] = []
         if now:
             results = context.run_node(
                 node, trace, lower, upper, now, lambda: self._fusion(node)
             )
+            pending = context.pending.get(node)
+            if not (pending or any(map(_has_updates, results))) and (
+                self._idle.add(node, lower)
+            ):
+                return
         context.emit(node, results, upper)
         if node.keeps:
             context.traces[node] = context.extended(node, trace, results, upper)
@@ -355,6 +371,8 @@ class Step:
 
     def _reader(self, node: Reader, lower: Antichain) -> None:
         context = self._context
+        if self._idle.reads_nothing(node) and self._idle.add(node, lower):
+            return
         upper = context.frontiers[node]
         read = self._read(node, lower, upper)
         rows = sum(view.rows for view in read.views)
@@ -362,6 +380,8 @@ class Step:
             rows += context.trace(node, lower).rows
         rows += sum(read.due_rows.values())
         results, rest = context.read(node, read, rows)
+        if not (rest or any(map(_has_updates, results))) and self._idle.add(node, lower):
+            return
         context.emit(node, results, upper, rest.get(0, ()))
         if node.keeps:
             trace = context.trace(node, lower)
@@ -376,3 +396,11 @@ class Step:
         since = context.compaction.since(node, trace, context.frontiers, upper)
         brought = replace(trace, since=since)
         return brought, context.compaction.fences(node, context.frontiers)
+
+
+def _has_updates(result: BucketResult) -> bool:
+    """Whether an operator has new updates in its arrangement or its output."""
+    return bool(
+        result.files or result.together or result.output.rows or result.rest or result.later
+        or result.due
+    )

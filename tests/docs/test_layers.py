@@ -62,7 +62,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "engine": frozenset(
         "blueprint changes compaction context costs demand descent description durable "
-        "evaluation explanation fingerprint fusion graph growth indexed_loop live loop "
+        "evaluation explanation fingerprint fusion graph growth idle indexed_loop live loop "
         "loop_batches loop_plan lowering oscillation past pending plan program progress rewind "
         "stalls state step subgraph traces".split()
     ),

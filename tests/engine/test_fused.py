@@ -174,7 +174,7 @@ def test_what_had_no_turn_is_not_held(spark, monkeypatch):
 
     def counted(loop, *arguments):
         iterate(loop, *arguments)
-        held.append(len({id(job) for job, _ in loop.step._before.values()}))
+        held.append(len({id(job) for job, _ in loop.step.early.values()}))
 
     monkeypatch.setattr(Iteration, "_iterate", counted)
     with tasks_here(Random(0), lost=[0]), Dataflow(spark, runner="spark", buckets=2) as flow:
