@@ -29,7 +29,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -59,10 +59,11 @@ from oracle import Collection, accumulate
 from pyspark_diff import Dataflow, DiffError, StorageError, set_credentials
 from pyspark_diff.dataflow import durable
 from pyspark_diff.dataflow.dataflow import BaseDataflow
+from pyspark_diff.engine.context import StepContext
 from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
 from pyspark_diff.runners import work
 from pyspark_diff.trace import commits as commits_module
-from pyspark_diff.trace import storage
+from pyspark_diff.trace import spine, storage
 from pyspark_diff.trace import vacuum as vacuum_module
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.local_objects import LocalObjects
@@ -502,6 +503,7 @@ class Options:
     first: int = 0
     real: int = 20
     random: int = 100
+    volume: int = 100
     executors: int = 20
     rows: int = 1_000_000
 
@@ -629,6 +631,164 @@ def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Seen]]:
             of, record, moment, diff = what
             segments[-1][ORACLES[of]].append((tuple(record), moment, diff))
     return acknowledged, under_way, segments
+
+
+# Kills at random moments, with the store in a volume.
+
+#: The phases of an application that are killed in turn.
+PHASES = ("load", "step", "commit", "compaction", "vacuum")
+
+
+class Phased:
+    """A process that runs a scenario on a store in a volume, and reports the phases it is in."""
+
+    def __init__(self, spark: Any, root: str, seed: int, workspace: volumes.Workspace):
+        reads, writes = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            os.close(reads)
+            # Connections of its own: two processes cannot share one.
+            set_credentials(
+                volumes.VOLUME, lambda: workspace.client(), mount=str(workspace.folder))
+            thread = threading.Thread(target=phased_child, args=(spark, root, seed, writes))
+            thread.start()
+            thread.join()
+            os._exit(99)
+        os.close(writes)
+        self._pipe = open(reads)
+        self.lines: list[list[Any]] = []
+        self.times: list[float] = []
+
+    def read(self) -> bool:
+        """Wait for a line; whether there was one."""
+        line = self._pipe.readline()
+        if line:
+            self.lines.append(json.loads(line))
+            self.times.append(time.monotonic())
+        return bool(line)
+
+    def wait_for(self, phase: str, occurrence: int) -> bool:
+        """Wait for the begin of a phase, so many times; whether it came."""
+        while occurrence:
+            if not self.read():
+                return False
+            occurrence -= self.lines[-1] == ["enters", phase]
+        return True
+
+    def kill(self) -> int:
+        """Kill it, and read the rest of its report; returns its exit code."""
+        os.kill(self.process, signal.SIGKILL)
+        return self.end()
+
+    def end(self) -> int:
+        """Wait for its end; returns its exit code."""
+        while self.read():
+            pass
+        self._pipe.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+    def is_inside(self, phase: str) -> bool:
+        """Whether it ended in a phase."""
+        events = [line[0] for line in self.lines if line[1:] == [phase]]
+        return events.count("enters") > events.count("leaves")
+
+    def durations(self) -> dict[str, list[float]]:
+        """The seconds of each occurrence of each phase."""
+        found: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        entered: dict[str, float] = {}
+        for (event, *what), moment in zip(self.lines, self.times):
+            if event == "enters":
+                entered[what[0]] = moment
+            elif event == "leaves":
+                found[what[0]].append(moment - entered[what[0]])
+        return found
+
+    def report(self) -> tuple[int, bool, list[Seen]]:
+        """The number of its steps, whether one was under way, and the rows of consumers."""
+        return read_lines([line for line in self.lines if line[0] not in ("enters", "leaves")])
+
+
+def phased_child(spark: Any, root: str, seed: int, writes: int) -> None:
+    """Run a scenario in a process that will be killed, and report its phases first."""
+    from py4j import java_gateway
+
+    # The parent's objects in the JVM stay; this thread has a connection of its own.
+    java_gateway._garbage_collect_object = lambda *_: None
+
+    def report(*what: Any) -> None:
+        os.write(writes, json.dumps(what).encode() + b"\n")
+
+    @contextmanager
+    def inside(phase: str) -> Iterator[None]:
+        report("enters", phase)
+        yield
+        report("leaves", phase)
+
+    def phased(phase: str, call: Any) -> Any:
+        def run(owner: Any, work: Any, *given: Any, **options: Any) -> Any:
+            # A merge of no batches is no phase.
+            with inside(phase) if work else nullcontext():
+                return call(owner, work, *given, **options)
+
+        return run
+
+    try:
+        scenario = Scenario(spark, root, seed, told=lambda of, *update: report(
+            "given", ORACLES.index(of), *update
+        ))
+        with mock.patch.object(Commits, "append", phased("commit", Commits.append)), \
+                mock.patch.object(
+                    StepContext, "_merged", phased("compaction", StepContext._merged)):
+            for number, stage in enumerate(scenario.STAGES):
+                report("begins", stage)
+                # A load opens the store, or is the first step.
+                phase = "load" if number < 2 or stage == "reopen" else stage
+                with inside(phase) if phase in PHASES else nullcontext():
+                    scenario.take(stage)
+                report("done", stage)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(98)
+
+
+def kills_in_volumes(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T2 in a volume: each phase in turn is killed at a random moment, whose mount lacks calls."""
+    tally = Tally("T2 random kills in volumes")
+    workspace = volumes.workspace()
+    chance = random.Random(48)
+    seeds = max(1, options.volume // len(PHASES))
+    lasted: dict[int, dict[str, list[float]]] = {}
+
+    def root(name: str) -> str:
+        return f"{volumes.VOLUME}/random/{name}/store"
+
+    set_credentials(volumes.VOLUME, workspace.client, mount=str(workspace.folder))
+    # Batches of a few rows are merged, or a short run has no compaction.
+    with volumes.refusing(workspace.folder, errno.ENOSYS), \
+            mock.patch.object(spine, "TINY_BATCHES", 2), mock.patch.object(spine, "TINY_ROWS", 2):
+        for number in range(options.volume):
+            seed, phase = number // len(PHASES) % seeds, PHASES[number % len(PHASES)]
+            if seed not in lasted:
+                with tally.run(f"seed {seed}, without a kill"):
+                    child = Phased(spark, root(f"whole-{seed}"), seed, workspace)
+                    demand(child.end() == 0, f"it failed: {child.lines}")
+                    lasted[seed] = child.durations()
+                    demand(all(lasted[seed].values()), f"a phase did not come: {lasted[seed]}")
+            with tally.run(f"seed {seed}, {phase}, kill {number}"):
+                occurrence = chance.randrange(len(lasted[seed][phase]))
+                child = Phased(spark, root(f"{number}"), seed, workspace)
+                demand(child.wait_for(phase, occurrence + 1), f"{phase} did not come")
+                time.sleep(chance.random() * lasted[seed][phase][occurrence])
+                code = child.kill()
+                demand(code in (-signal.SIGKILL, 0), f"it ended with {code}: {child.lines}")
+                there = "in" if child.is_inside(phase) else "after"
+                tally.notes[f"killed {there} {phase}"] += 1
+                acknowledged, under_way, segments = child.report()
+                recovered(spark, root(f"{number}"), seed, acknowledged, under_way, segments)
+        shutil.rmtree(workspace.volume / "random")
+    set_credentials(volumes.VOLUME)
+    yield tally
 
 
 # Faults of files.
@@ -1127,6 +1287,7 @@ GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "writers": writers,
     "mounts": mounts,
     "late": late_listings,
+    "T2-volume": kills_in_volumes,
 }
 ALONE: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "T2": random_kills,
@@ -1385,7 +1546,7 @@ def main() -> int:
     if options.self_check:
         return 1 if self_check() else 0
     whole = Options(options.seeds, options.stride, options.first)
-    quick = replace(whole, stride=7, real=4, random=12, executors=3, rows=50_000)
+    quick = replace(whole, stride=7, real=4, random=12, volume=15, executors=3, rows=50_000)
     tallies = run_gates(options.only or [*GATES, *ALONE], quick if options.quick else whole)
     runs, right = sum(tally.runs for tally in tallies), sum(tally.right for tally in tallies)
     print(f"{runs} runs: {right} right, {runs - right} wrong")

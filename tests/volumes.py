@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import shutil
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -83,6 +84,11 @@ class Workspace(ThreadingHTTPServer):
         return WorkspaceClient(config=Config(
             host=self.address, token=TOKEN, auth_type="pat", retry_timeout_seconds=5))
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that was killed is no error of the server.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def close(self) -> None:
         self.shutdown()
         self.server_close()
@@ -107,6 +113,9 @@ class Handler(BaseHTTPRequestHandler):
         path, query = unquote(there.path), parse_qs(there.query)
         length = int(self.headers.get("Content-Length") or 0)
         sent = b"" if not length else self.rfile.read(length)
+        if len(sent) < length:  # the client was killed: an upload is complete or absent
+            self.close_connection = True
+            return
         if self.headers.get("Transfer-Encoding") == "chunked":
             sent = b"".join(self._chunks())
         self.server.requests.append(f"{self.command} {path}")

@@ -43,6 +43,7 @@ def run(spark, folder, gate, **options):
         ("T1-real", {"real": 3}),
         ("loss", {"stride": 131}),
         ("writers", {}),
+        pytest.param("T2-volume", {"volume": 5}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("late", {}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("mounts", {"stride": 17}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("T1", {"seeds": 3}, marks=pytest.mark.slow),
