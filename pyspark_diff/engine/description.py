@@ -48,6 +48,8 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+|@[0-9a-f]{5,}\b")
 #: The number of a column that a user took from a frame: each process counts from zero.
 _HANDLE = re.compile(r"#\d+")
 
+#: The functions of Python 3.14 that return the annotations of a class, which have no effect.
+_ANNOTATIONS = ("__annotate_func__", "__annotate__")
 #: Packages with functions that are compared by name: other versions have equal functions.
 _KNOWN = frozenset({
     "builtins", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "pyspark_diff",
@@ -290,6 +292,7 @@ class _Describer:
         body = {
             key: content for key, content in vars(kind).items()
             if not (key.startswith("__") and not isinstance(content, types.FunctionType))
+            and key not in _ANNOTATIONS
         }
         parts = [name, *map(self.digest, kind.__bases__)]
         for key in sorted(body):

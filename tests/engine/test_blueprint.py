@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -421,6 +421,22 @@ def test_what_is_said_of_functions_makes_no_difference():
         return row
 
     assert described(one) == described(two)
+
+
+@pytest.mark.parametrize("text", [
+    "class one:\n    x: {0} = 1\n    def f(self, y: {0}) -> {0}:\n        return y + self.x",
+    "@dataclass\nclass one:\n    x: {0} = 1",
+    "class one(NamedTuple):\n    x: {0} = 1",
+    "def one(row: {0}) -> {0}:\n    n: {0} = row\n    return n",
+])
+def test_annotations_make_no_difference(text):
+    def described_with(kind):
+        # Without the future of this module, as in a notebook.
+        scope = {"__name__": "__main__", "dataclass": dataclass, "NamedTuple": NamedTuple}
+        exec(compile(text.format(kind), "cell", "exec", dont_inherit=True), scope)
+        return described(scope["one"])
+
+    assert described_with("int") == described_with("str")
 
 
 def test_many_names_of_one_function_take_no_time(tmp_path, monkeypatch):
