@@ -13,8 +13,15 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import connect_server  # noqa: E402
 
-PARTS = ("imports", "driver", "executors", "SQL", "store")
+PARTS = ("imports", "driver", "executors", "SQL", "store", "examples")
 HANGS = 1800
+#: Some examples keep views of Delta tables.
+DELTA = {
+    "spark.jars": ",".join(map(str, sorted(Path(os.environ["DELTA_JARS"]).glob("*.jar")))),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": 1,
+}
 
 
 def results(environment: Path) -> dict[str, str]:
@@ -23,10 +30,11 @@ def results(environment: Path) -> dict[str, str]:
     # The server's workers run functions of the client, so they have its Python.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     with tempfile.TemporaryDirectory() as folder, \
-            connect_server.server(Path(folder) / "server") as (address, _):
+            connect_server.server(Path(folder) / "server", DELTA) as (address, _):
         done = subprocess.run(
             [python, str(ROOT / "tests" / "databricks_program.py"), address],
             env={**connect_server.no_client(os.environ), "PYTHONPATH": str(ROOT)},
+            cwd=folder,
             capture_output=True, text=True, timeout=HANGS,
         )
     print(done.stdout, done.stderr, file=sys.stderr)

@@ -19,12 +19,20 @@ from collections import Counter
 from itertools import groupby
 
 import pyspark_diff
-from pyspark_diff import Dataflow
+from pyspark_diff import Dataflow, DiffFrame
 from pyspark_diff.graphs import bfs
 from reachability import changing_graph, draw, graph_parser, make_changes, show_iterations, step
 
 #: Changes of the worked example, each a list of update rows: src, dst, time, diff.
 WORKED = [[(0, 3, 0, 1)], [(0, 2, 5, 1)], [(2, 3, 10, 1)], [(0, 3, 11, -1)]]
+
+
+def program(flow: Dataflow) -> DiffFrame:
+    """Define the inputs ``edges`` and ``roots``; return a record for each reached node."""
+    edges, _ = flow.input("edges", "src long, dst long")
+    roots, _ = flow.input("roots", "node long")
+    # The record is the distance only: the sum of diffs counts equal records.
+    return bfs(edges, roots).select("distance").consolidate()
 
 
 def show_updates(updates: Counter) -> None:
@@ -59,11 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     loaded, changes = (None, WORKED) if worked else changing_graph(spark, options)
     updates: Counter = Counter()  # from distance and time to the change of the number of nodes
     with Dataflow(spark) as flow:
-        edges, edges_in = flow.input("edges", "src long, dst long")
-        roots, roots_in = flow.input("roots", "node long")
-        # A record for each node, with its distance only: the sum of diffs counts equal records.
-        distances = bfs(edges, roots).select("distance").consolidate()
-        distances.inspect(lambda distance, at, diff: updates.update({(*distance, at): diff}))
+        program(flow).inspect(lambda record, at, diff: updates.update({(*record, at): diff}))
+        edges_in, roots_in = flow.session("edges"), flow.session("roots")
         roots_in.insert([(options.root,)])
         roots_in.close()
         if loaded is not None:

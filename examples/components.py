@@ -32,6 +32,13 @@ def sizes(labels: DiffFrame) -> DiffFrame:
     return each.agg(F.count("*").alias("components"), F.max("size").alias("largest"))
 
 
+def program(flow: Dataflow) -> tuple[DiffFrame, DiffFrame, DiffFrame]:
+    """Define the input ``edges``; return it, the component of each node, and their sizes."""
+    edges, _ = flow.input("edges", "src long, dst long")
+    labels = connected_components(edges)
+    return edges, labels, sizes(labels)
+
+
 def layout(edges: np.ndarray, count: int, rounds: int = 200) -> np.ndarray:
     """Places of nodes: edges pull their ends together, and all nodes push each other away."""
     places = np.random.default_rng(0).uniform(-1, 1, (count, 2))
@@ -80,9 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
     loaded, changes = changing_graph(spark, options)
     now: dict[int, tuple[int, int]] = {}  # from each time of a change to the record after it
     with Dataflow(spark) as flow:
-        edges, edges_in = flow.input("edges", "src long, dst long")
-        labels = connected_components(edges)
-        counted = sizes(labels)
+        edges, labels, counted = program(flow)
+        edges_in = flow.session("edges")
         counted.inspect(lambda size, at, diff: diff > 0 and now.update({at: size}))
         if options.picture:
             # Kept collections can be read.

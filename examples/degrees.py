@@ -50,6 +50,17 @@ def in_the_air(routes: DiffFrame) -> DiffFrame:
     return busy.select("flights").count()
 
 
+def program(flow: Dataflow) -> DiffFrame:
+    """Define the input ``edges``; return its degree distribution."""
+    return degree_distribution(flow.input("edges", "src long, dst long")[0])
+
+
+def flights_program(flow: Dataflow, start: int = 0) -> DiffFrame:
+    """Define the input ``routes``, whose first minute is `start`; return the busy airports."""
+    routes, _ = flow.input("routes", "origin string, dest string", start=start)
+    return in_the_air(routes)
+
+
 class History:
     """A distribution over time: the number of nodes of each degree, in samples."""
 
@@ -143,8 +154,7 @@ def run_graph(spark: SparkSession, options: argparse.Namespace) -> None:
         small = total <= SMALL
         history = History()
         with Dataflow(spark) as flow:
-            edges, edges_in = flow.input("edges", "src long, dst long")
-            distribution = degree_distribution(edges)
+            distribution, edges_in = program(flow), flow.session("edges")
             distribution.inspect(history.take, by_table=True)
             if small:
                 distribution.inspect(
@@ -246,10 +256,8 @@ def run_flights(spark: SparkSession, options: argparse.Namespace) -> None:
     history = History()
     emitted: list[pa.Table] = []
     with Dataflow(spark) as flow:
-        routes, routes_in = flow.input(
-            "routes", "origin string, dest string", start=int(updates["time"].min())
-        )
-        answer_now = in_the_air(routes)
+        answer_now = flights_program(flow, start=int(updates["time"].min()))
+        routes_in = flow.session("routes")
         answer_now.inspect(history.take, by_table=True).inspect(emitted.append, by_table=True)
         probe = answer_now.probe()
         last = int(updates["time"].max()) + 1

@@ -32,6 +32,11 @@ def sizes(core: DiffFrame) -> DiffFrame:
     return ones[0].union(ones[1]).consolidate()
 
 
+def program(flow: Dataflow, k: int = 3) -> DiffFrame:
+    """Define the input ``edges``; return the records of its k-core."""
+    return sizes(k_core(flow.input("edges", "src long, dst long")[0], k))
+
+
 def show(updates: Counter, most: int = 20) -> None:
     """Print the size at each time of a change, or at the last ones if there are many."""
     size: Counter = Counter()
@@ -55,8 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     loaded, changes = changing_graph(spark, options)
     updates: Counter = Counter()  # from kind and time to the change of a number
     with Dataflow(spark) as flow:
-        edges, edges_in = flow.input("edges", "src long, dst long")
-        core_sizes = sizes(k_core(edges, options.k))
+        core_sizes, edges_in = program(flow, options.k), flow.session("edges")
         core_sizes.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
         edges_in.insert(loaded)
         print(f"loaded in {step(flow, edges_in, 1):.2f} s")

@@ -19,6 +19,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from pyspark.sql import DataFrame
+
 import pyspark_diff
 from pyspark_diff import Dataflow
 from pyspark_diff.graphs import connected_components
@@ -64,6 +66,12 @@ class Folder(Sink):
         return dict(pair for pair, count in total.items() if count)
 
 
+def program(flow: Dataflow, edges: DataFrame, target: Sink) -> None:
+    """Keep the components of a table of edges in a target."""
+    source = flow.source("edges", snapshots(lambda: edges))
+    connected_components(source).sink("components", target)
+
+
 def searched(edges: list[tuple[int, int]]) -> dict[int, int]:
     """The smallest node of each node's component, by uniting sets."""
     parent: dict[int, int] = {}
@@ -93,12 +101,10 @@ def main(arguments: list[str] | None = None) -> None:
     table = spark.createDataFrame(edges, "src long, dst long")
     target = Folder(folder / "components", options.killed)
 
-    def program(flow: Dataflow) -> None:
-        source = flow.source("edges", snapshots(lambda: table))
-        connected_components(source).sink("components", target)
-
     folder.mkdir(exist_ok=True, parents=True)
-    with Dataflow.open(str(folder / "state"), program, spark=spark) as flow:
+    with Dataflow.open(
+        str(folder / "state"), lambda flow: program(flow, table, target), spark=spark
+    ) as flow:
         flow.catch_up()
     actual, expected = target.components(), searched(edges)
     same = actual == expected

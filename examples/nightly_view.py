@@ -53,6 +53,13 @@ class Killed(Sink):
             os._exit(137)
 
 
+def program(flow: Dataflow, folder: str, killed: str | None = None) -> None:
+    """Merge the view of the tables in a folder into another table there."""
+    tables = [flow.source(name, delta(f"{folder}/{name}")) for name in COLUMNS]
+    view = delta_merge(f"{folder}/revenue", key=["region", "category"])
+    revenue(*tables).sink("revenue", Killed(view, killed))
+
+
 def make(spark, folder, count):
     """Make the tables of the first night."""
     rows = {
@@ -97,12 +104,9 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         change(spark, folder, options.night, options.sales)
 
-    def program(flow):
-        tables = [flow.source(name, delta(f"{folder}/{name}")) for name in COLUMNS]
-        view = delta_merge(f"{folder}/revenue", key=["region", "category"])
-        revenue(*tables).sink("revenue", Killed(view, options.killed))
-
-    with Dataflow.open(f"{folder}/state", program, spark=spark) as flow:
+    with Dataflow.open(
+        f"{folder}/state", lambda flow: program(flow, folder, options.killed), spark=spark
+    ) as flow:
         flow.catch_up()
     refreshed = spark.read.table(f"delta.`{folder}/revenue`")
     plain = revenue(*(spark.read.table(f"delta.`{folder}/{name}`") for name in COLUMNS))

@@ -52,6 +52,12 @@ def below(employees: DiffFrame) -> DiffFrame:
     return managers.select("id", total.alias("total"), heads.alias("heads"))
 
 
+def program(flow: Dataflow) -> DiffFrame:
+    """Define the input ``employees``; return the sums below each manager."""
+    employees, _ = flow.input("employees", "id long, manager long, salary long")
+    return below(employees).consolidate()
+
+
 def read_company(path: str) -> Company:
     """A company from a text file."""
     rows = np.loadtxt(path, dtype=np.int64, ndmin=2).tolist()
@@ -127,8 +133,8 @@ def main(arguments: list[str] | None = None) -> None:
     changes = list(changed(company, options.changes, options.seed))
     steps: list[pa.Table] = []
     with Dataflow(spark) as flow:
-        employees, employees_in = flow.input("employees", "id long, manager long, salary long")
-        below(employees).consolidate().inspect(steps.append, by_table=True)
+        program(flow).inspect(steps.append, by_table=True)
+        employees_in = flow.session("employees")
         employees_in.insert(rows)
         print(f"loaded {len(rows):,} people in {step(flow, employees_in, 1):.2f} s")
         show_top(company, steps[0])

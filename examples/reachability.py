@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from tqdm.auto import tqdm
 
 import pyspark_diff
-from pyspark_diff import Dataflow, InputSession
+from pyspark_diff import Dataflow, DiffFrame, InputSession
 from pyspark_diff.graphs import reachability
 
 
@@ -70,6 +70,14 @@ def changing_graph(spark: SparkSession, options: argparse.Namespace) -> tuple[Da
     come = random_edges(spark, nodes, total, total + len(gone), seed).collect()
     both = enumerate(zip(gone, come), start=1)
     return edges, [[(*old, at, -1), (*new, at, 1)] for at, (old, new) in both]
+
+
+def program(flow: Dataflow) -> DiffFrame:
+    """Define the inputs ``edges`` and ``roots``; return a record for each reachable node."""
+    edges, _ = flow.input("edges", "src long, dst long")
+    roots, _ = flow.input("roots", "node long")
+    # All records are equal: the sum of their diffs is their number.
+    return reachability(edges, roots).select(F.lit("reachable").alias("kind")).consolidate()
 
 
 def step(flow: Dataflow, session: InputSession, then: int) -> float:
@@ -134,11 +142,8 @@ def main(arguments: list[str] | None = None) -> None:
     loaded, changes = changing_graph(spark, options)
     updates: Counter = Counter()  # the change of the number at each time
     with Dataflow(spark) as flow:
-        edges, edges_in = flow.input("edges", "src long, dst long")
-        roots, roots_in = flow.input("roots", "node long")
-        # All records are equal: the sum of their diffs is their number.
-        kinds = reachability(edges, roots).select(F.lit("reachable").alias("kind")).consolidate()
-        kinds.inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
+        program(flow).inspect(lambda kind, at, diff: updates.update({(*kind, at): diff}))
+        edges_in, roots_in = flow.session("edges"), flow.session("roots")
         roots_in.insert([(root,) for root in options.roots])
         roots_in.close()
         edges_in.insert(loaded)

@@ -50,6 +50,17 @@ def skip_levels(manages: DiffFrame) -> DiffFrame:
     return bosses.join(manages, "manager").select("boss", "person")
 
 
+def program(flow: Dataflow) -> DiffFrame:
+    """Define the input ``manages``; return the manager's manager of everyone."""
+    return skip_levels(flow.input("manages", "manager long, person long")[0])
+
+
+def questions(flow: Dataflow, skip: DiffFrame) -> DiffFrame:
+    """Define the input ``asked``; return the manager's manager of the people there."""
+    asked, _ = flow.input("asked", "person long")
+    return skip.join(asked, "person").select("boss", "person")
+
+
 def company(spark: SparkSession, people: int, moved: int = 0) -> DataFrame:
     """Who manages whom, after the first people have moved: columns ``manager`` and ``person``."""
     manager = F.expr(f"CASE WHEN id <= {moved} THEN id DIV 3 ELSE id DIV 2 END")
@@ -106,8 +117,7 @@ def run_changes(spark: SparkSession, options: argparse.Namespace) -> None:
     small = people <= SMALL
     total = Total()
     with Dataflow(spark) as flow:
-        manages, manages_in = flow.input("manages", "manager long, person long")
-        skip = skip_levels(manages)
+        skip, manages_in = program(flow), flow.session("manages")
         counted = total.follow(skip)
         if small:
             skip.consolidate().inspect(show)
@@ -177,13 +187,12 @@ class Office:
         self._flow = flow
         self._people = people
         self._changed: dict[int, int | None] = {}
-        manages, self._manages_in = flow.input("manages", "manager long, person long")
-        asked, self._asked_in = flow.input("asked", "person long")
         self._rows: list[str] = []
         self._answers: list[int] = []
-        skip = skip_levels(manages)
+        skip = program(flow)
+        answers = questions(flow, skip)
+        self._manages_in, self._asked_in = flow.session("manages"), flow.session("asked")
         skip.consolidate().inspect(self._show, by_table=True)
-        answers = skip.join(asked, "person").select("boss", "person")
         answers.inspect(self._answer)
         self._probes = [skip.probe(), answers.probe()]
         self._loaded = False

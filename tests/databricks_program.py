@@ -1,5 +1,7 @@
 """Run by ci/databricks with a client of Databricks: imports, plans and answers over Connect.
 
+It builds the plan of each example, and runs the examples that need no JVM, with their answers.
+
     python tests/databricks_program.py sc://HOST:PORT
 """
 
@@ -8,8 +10,10 @@ import pkgutil
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 
 import pyspark
+from example_plans import DELTA_RUNS, PLANS, RUNS, WITHOUT
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -84,6 +88,22 @@ def store(spark):
             assert rows(flow["counts"]) == {("a", 2 * time)}
 
 
+def examples(spark):
+    failed = []
+    delta = DELTA_RUNS if "delta" in spark.conf.get("spark.sql.extensions", "") else {}
+    for name, build in {**PLANS, **RUNS, **delta}.items():
+        try:
+            build(spark, Path(tempfile.mkdtemp()))
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    for name, reason in WITHOUT.items():
+        print(f"without a plan, {name}: {reason}", file=sys.stderr)
+    print(f"built {len(PLANS)} plans, ran {len(RUNS) + len(delta)} examples, of {len(DELTA_RUNS)} "
+          f"with Delta {len(delta)}; failed: {failed or 'none'}", file=sys.stderr, flush=True)
+    assert not failed and len(delta) == len(DELTA_RUNS), failed
+
+
 def rows(kept):
     return set(map(tuple, kept.at().collect()))
 
@@ -94,6 +114,7 @@ def main(address):
     parts = {
         "imports": imports, "driver": lambda spark: operators(spark, "local"),
         "executors": lambda spark: operators(spark, "spark"), "SQL": sql, "store": store,
+        "examples": examples,
     }
     for name, run in parts.items():
         try:

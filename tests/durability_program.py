@@ -694,14 +694,14 @@ class Phased:
 
     def durations(self) -> dict[str, list[float]]:
         """The seconds of each occurrence of each phase."""
-        found: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
         entered: dict[str, float] = {}
         for (event, *what), moment in zip(self.lines, self.times):
             if event == "enters":
                 entered[what[0]] = moment
             elif event == "leaves":
-                found[what[0]].append(moment - entered[what[0]])
-        return found
+                seconds[what[0]].append(moment - entered[what[0]])
+        return seconds
 
     def report(self) -> tuple[int, bool, list[Seen]]:
         """The number of its steps, whether one was under way, and the rows of consumers."""

@@ -54,20 +54,26 @@ def frames(spark: SparkSession, day: int) -> tuple[DataFrame, DataFrame]:
     return spark.createDataFrame(people, RECORDS), spark.createDataFrame(pairs, PAIRS)
 
 
+def program(
+    flow: Dataflow, records: DataFrame, pairs: DataFrame, threshold: float, target: Sink
+) -> None:
+    """Keep the clusters of the tables in a target."""
+    clusters(
+        flow.source("records", snapshots(lambda: records.select("unique_id"))),
+        flow.source("pairs", snapshots(lambda: pairs.select(
+            "unique_id_l", "unique_id_r", "match_probability"))),
+        threshold, target,
+    )
+
+
 def catch_up(records: DataFrame, pairs: DataFrame, folder: Path, threshold: float) -> Identifiers:
     """Bring the clusters in a folder up to date."""
     target = Identifiers(folder / "clusters.sqlite")
-
-    def program(flow: Dataflow) -> None:
-        clusters(
-            flow.source("records", snapshots(lambda: records.select("unique_id"))),
-            flow.source("pairs", snapshots(lambda: pairs.select(
-                "unique_id_l", "unique_id_r", "match_probability"))),
-            threshold, target,
-        )
-
     folder.mkdir(exist_ok=True, parents=True)
-    with Dataflow.open(str(folder / "state"), program, spark=records.sparkSession) as flow:
+    with Dataflow.open(
+        str(folder / "state"), lambda flow: program(flow, records, pairs, threshold, target),
+        spark=records.sparkSession,
+    ) as flow:
         flow.catch_up()
     return target
 

@@ -20,21 +20,24 @@ from pyspark_diff import Dataflow
 from pyspark_diff.sources import inbox
 
 
+def program(flow: Dataflow, store: str) -> None:
+    """Keep the view of the clicks in the inbox of a store."""
+    clicks = flow.source(
+        "clicks", inbox(store, "clicks", schema="id long, page string, seconds int", key="id")
+    )
+    counts = F.count("*").alias("clicks"), F.sum("seconds").alias("seconds")
+    clicks.groupBy("page").agg(*counts).keep("pages")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", required=True, help="a folder that the pipeline reaches, too")
     store = parser.parse_args().store
 
-    def program(flow):
-        clicks = flow.source(
-            "clicks", inbox(store, "clicks", schema="id long, page string, seconds int", key="id")
-        )
-        counts = F.count("*").alias("clicks"), F.sum("seconds").alias("seconds")
-        clicks.groupBy("page").agg(*counts).keep("pages")
-
+    spark = pyspark_diff.session("night")
     # History, so that a reader of changes can come late.
     with Dataflow.open(
-        store, program, spark=pyspark_diff.session("night"), keep_history=True
+        store, lambda flow: program(flow, store), spark=spark, keep_history=True
     ) as flow:
         if not flow.catch_up() and flow.session("clicks").time() == 0:
             flow.advance_to(1)  # an empty view, so that the pipeline can read one

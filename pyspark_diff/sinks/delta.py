@@ -54,7 +54,7 @@ from pyspark_diff.spark.delta_commits import (
 )
 from pyspark_diff.spark.delta_files import DeltaFiles, delta_files
 from pyspark_diff.spark.frames import column, frame_of_table, sql_text
-from pyspark_diff.spark.jvm import frame_of_no_rows
+from pyspark_diff.spark.own_session import own_session
 from pyspark_diff.spark.schema import Schema, as_keys, quoted
 
 #: The property of a table with the sink that writes it.
@@ -303,7 +303,7 @@ class _Target(Sink):
             # Delta makes no table from a query that has both.
             feed = properties.pop(_FEED, None) if _MAPPING in properties else None
             # A frame's own writer leaves userMetadata out of the commit that makes a table.
-            with _own_session(signed) as session, _global_view(rows) as view:
+            with _signed_session(signed) as session, _global_view(rows) as view:
                 session.sql(
                     f"CREATE TABLE {self._name} USING delta TBLPROPERTIES ({_listed(properties)}) "
                     f"AS SELECT * FROM {view}"
@@ -558,29 +558,21 @@ def merged_in_own_session(
     signed: SignedEpoch, net: DataFrame, statement: Callable[[str], str]
 ) -> None:
     """Run a statement over a view of the net changes, in a commit of the epoch."""
-    with _own_session(signed) as session, _global_view(net) as view:
+    with _signed_session(signed) as session, _global_view(net) as view:
         session.sql(statement(view))
 
 
 @contextmanager
-def _own_session(signed: SignedEpoch) -> Iterator[SparkSession]:
+def _signed_session(signed: SignedEpoch) -> Iterator[SparkSession]:
     """A session with the user's settings, whose statements carry the name and number of an epoch.
 
     A merge reads name and number from settings. In the user's session the writes of other threads
     would carry them too, and Delta would skip all writes but the first.
     """
-    spark = signed.epoch.spark
-    session = spark.newSession()
-    for name, value in spark.conf.getAll.items():
-        if session.conf.get(name, None) != value and session.conf.isModifiable(name):
-            session.conf.set(name, value)
-    for name, text in zip(_SETTINGS, signed.options().values()):
-        session.conf.set(name, text)
-    try:
+    with own_session(signed.epoch.spark) as session:
+        for name, text in zip(_SETTINGS, signed.options().values()):
+            session.conf.set(name, text)
         yield session
-    finally:
-        # A new session becomes the active one; this makes the user's session active again.
-        frame_of_no_rows(spark, T.StructType())
 
 
 @contextmanager

@@ -38,9 +38,9 @@ ROOMS: dict[str, frozenset[str]] = {
     "spark": frozenset(
         "bridge calls causes data_types delta delta_changed_files delta_commits delta_files doctor "
         "expression_parts frames iceberg jobs jvm jvm_context jvm_tables mentions normal_form "
-        "one_row pandas_calls pandas_frames parquet_footer parquet_plan remote_plans replaced "
-        "schema sent session settings stars stored_schema tables taken task_jobs user_functions "
-        "values version window_calls window_text zone_use".split()
+        "one_row own_session pandas_calls pandas_frames parquet_footer parquet_plan remote_plans "
+        "replaced schema sent session settings stars stored_schema tables taken task_jobs "
+        "user_functions values version window_calls window_text zone_use".split()
     ),
     "expressions": frozenset(
         "aggregate_forms aggregate_functions aggregates analysis bands check comparisons compiled "
