@@ -49,7 +49,9 @@ def arrow_table(data: object) -> pa.Table | None:
         return pa.Table.from_batches([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
-    if isinstance(data, (DataFrame, pd.DataFrame)) or not hasattr(data, "__arrow_c_stream__"):
+    # A series of pandas 3 has a stream of values, and no columns.
+    if isinstance(data, (DataFrame, pd.DataFrame, pd.Series)) or not hasattr(
+            data, "__arrow_c_stream__"):
         return None
     return pa.RecordBatchReader.from_stream(data).read_all()
 

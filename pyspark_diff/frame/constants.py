@@ -113,7 +113,7 @@ def lifted(collection: Collection, data: object) -> Collection:
         If it is no table, or a table of updates.
     """
     table = isinstance(data, (DataFrame, pd.DataFrame, pa.Table, pa.RecordBatch))
-    if not table and not hasattr(data, "__arrow_c_stream__"):
+    if isinstance(data, pd.Series) or not table and not hasattr(data, "__arrow_c_stream__"):
         raise SchemaError(
             f"expected a DiffFrame or a plain table, not a {type(data).__name__}. Make a table of "
             "rows with spark.createDataFrame(...) or flow.constant(rows, schema). Wrap a Spark "
