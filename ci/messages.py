@@ -1,8 +1,9 @@
 """Write the page of all error messages: see ci/messages.
 
-    a message of the page  =  the text of a ``raise`` in the sources, with … in place of each value
+    a message of the page  =  the text of an error in the sources, with … in place of each value
 
-tests/docs/test_message_page.py compares the page with the sources.
+tests/docs/test_message_page.py compares the page with the sources, and bounds the sentences of a
+message and their words.
 """
 
 from __future__ import annotations
@@ -38,14 +39,23 @@ def text_of(node: ast.expr) -> str:
 
 
 def messages(source: str) -> Iterator[tuple[str, str]]:
-    """The class and the text of each error that a source raises with a text of its own."""
+    """The class and the text of each error that a source makes with a text of its own."""
     for node in ast.walk(ast.parse(source)):
-        raised = node.exc if isinstance(node, ast.Raise) else None
-        if isinstance(raised, ast.Call) and isinstance(raised.func, ast.Name) and raised.args:
-            name, text = raised.func.id, " ".join(text_of(raised.args[0]).split())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            name, text = node.func.id, " ".join(text_of(node.args[0]).split())
             public = isinstance(getattr(errors, name, None), type)
             if (public or name in ("TypeError", "ValueError")) and re.search("[a-z]{3}", text):
                 yield name, text
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a message; an ellipsis in code ends none."""
+    return re.split(r"(?<=[^.][.?!])\s+", text)
+
+
+def words(sentence: str) -> int:
+    """The number of words of a sentence; signs and values are none."""
+    return sum(bool(re.search("[A-Za-z]", word)) for word in sentence.split())
 
 
 def page() -> str:

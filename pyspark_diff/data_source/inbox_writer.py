@@ -57,8 +57,8 @@ class InboxWriter(DataSourceStreamArrowWriter):
         self._name = options.needed("name", "of the inbox")
         if overwrite:
             raise ValueError(
-                "format 'diff' takes each batch of a stream as new rows, and output mode complete "
-                "gives all rows again: write in output mode append or update"
+                "format 'diff' reads each batch of a stream as new rows, and output mode complete "
+                "repeats all rows. Write in output mode append or update"
             )
         schema_to_json(schema)  # refuses a type that a store cannot record, before a job runs
         self._schema = schema
@@ -75,7 +75,7 @@ class InboxWriter(DataSourceStreamArrowWriter):
         if context is None or not query or not batch:
             raise StorageError(
                 "Spark does not report the query and the batch of this task, so a repeated batch "
-                "could not be recognised: write the stream with foreachBatch"
+                "could not be recognised. Write the stream with foreachBatch"
             )
         objects = objects_at(self._path)
         files: list[InboxFile] = []

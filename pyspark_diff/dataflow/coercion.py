@@ -208,8 +208,8 @@ def _rows_to_table(
 ) -> pa.Table:
     if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
         raise SchemaError(
-            f"input {name!r} takes a DataFrame, a pyarrow or pandas table, one of another library "
-            f"by the Arrow C stream, or an iterable of rows, not {type(rows).__name__}"
+            f"input {name!r} does not take {type(rows).__name__}. It takes a DataFrame, a pyarrow "
+            "or pandas table, one of another library by the Arrow C stream, or an iterable of rows"
             + ("; a single row goes into a list" if isinstance(rows, dict) else "")
         )
     expected = Schema(struct).arrow()

@@ -119,8 +119,8 @@ class FeedingMethods(SteppingMethods):
         if not isinstance(source, Source):
             raise SchemaError(
                 f"input {name!r} is filled from a Source, such as pyspark_diff.sources.delta(table)"
-                f" or pyspark_diff.sources.snapshots(table, key=...), not from {source!r}; rows "
-                "themselves are given to the session of an input, flow.input(name, schema)"
+                f" or pyspark_diff.sources.snapshots(table, key=...), not from {source!r}. Insert "
+                "rows with the session of an input, flow.input(name, schema)"
             )
         if late not in ("refuse", "aside"):
             raise ValueError(f"late is 'refuse' or 'aside', not {late!r}")

@@ -280,16 +280,15 @@ def _restored(
         rows = decoder.rows() - _rows(decoder.state(others.nodes, others.graph))
         raise ProgramChangedError(
             f"{begin}: {'; '.join(changes)}. No kept collection can fill the new one: {missing}. "
-            "Nothing has been done: open it with on_change='rebuild' to discard the state that "
-            f"depends on the same inputs, {rows} rows of {decoder.rows()}, and feed these again "
-            "from the beginning"
+            "Nothing has been done: on_change='rebuild' discards the state of the same inputs, "
+            f"{rows} rows of {decoder.rows()}, and these are then fed again from the beginning"
             + (f": {', '.join(again)}" if again else "")
         ) from missing
     if changes and on_change == "refuse":
         raise ProgramChangedError(
-            f"{begin}: {'; '.join(changes)}. All else would be kept. Nothing has been done: open "
-            "it with on_change='extend' to fill new collections from kept ones, which reads at "
-            f"most {_rows(state)} rows, and to drop the others"
+            f"{begin}: {'; '.join(changes)}. All else would be kept. Nothing has been done: "
+            "on_change='extend' fills new collections from kept ones, which reads at "
+            f"most {_rows(state)} rows, and drops the others"
         )
     for change in changes:
         _logger.info("store at %s: %s", objects.root, change)

@@ -35,7 +35,7 @@ def first_type(kind: T.DataType) -> T.DataType:
     if others or len(kind.fields) < 2:
         raise SchemaError(
             "a time column that is a struct has two or more fields, all of them integers, not "
-            f"{kind.simpleString()}; cast them, or give one field as the time itself"
+            f"{kind.simpleString()}. Cast them, or give one field as the time itself"
         )
     return kind.fields[0].dataType
 

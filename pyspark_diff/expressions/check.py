@@ -63,9 +63,9 @@ def check_deterministic(frame: DataFrame) -> None:
 def _refuse_unstable(unstable: Sequence[str]) -> None:
     if unstable:
         raise NonDeterministicError(
-            f"{', '.join(unstable)} may give another value when a row is retracted than it gave "
-            "when the row was inserted, so the two would not cancel; compute the value before the "
-            "rows enter the collection" + ("" if _CLOCKS.isdisjoint(unstable) else _CLOCK)
+            f"{', '.join(unstable)} may give a retracted row another value than the inserted row, "
+            "so the two would not cancel. Compute the value before the rows enter the collection"
+            + ("" if _CLOCKS.isdisjoint(unstable) else _CLOCK)
         )
 
 
@@ -107,12 +107,11 @@ def check_own_values(frame: DataFrame) -> jvm.AnalysedPlan:
     calls = pandas_calls(frame)
     if calls:
         raise SchemaError(
-            f"a pandas function takes a column that may be null: {', '.join(calls)}. PySpark makes "
-            "whole numbers floats, and truth values objects, if another row of the batch has a "
-            "null. So the value of a row would depend on other rows, and a removal might not "
-            "cancel its insertion. Pass F.coalesce(column, F.lit(...)), or use F.udf, F.arrow_udf "
-            "or map_in_pandas of the collection" + (
-                f". The setting {EXACT} = true makes whole numbers exact"
+            f"a pandas function takes a column that may be null: {', '.join(calls)}. A null in "
+            "another row of the batch makes whole numbers floats and truth values objects, so a "
+            "removal might not cancel its insertion. Pass F.coalesce(column, F.lit(...)), or use "
+            "F.udf, F.arrow_udf or map_in_pandas of the collection" + (
+                f"; the setting {EXACT} = true makes whole numbers exact"
                 if frame.sparkSession.conf.isModifiable(EXACT) else ""
             )
         )

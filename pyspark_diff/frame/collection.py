@@ -295,12 +295,12 @@ def two_of(handle: Handle) -> SchemaError:
     if owner.is_plain:
         return SchemaError(
             f"the column {name!r} of {owner} is there more than once, as the frame came in more "
-            "than once; give it another name each time, as in a.join(df.alias('d'), a['x'] == "
+            "than once. Give it another name each time, as in a.join(df.alias('d'), a['x'] == "
             f"F.col('d.{name}'))"
         )
     return SchemaError(
         f"the column {name!r} of {owner} is there more than once, as a collection was joined with "
-        "itself; give each side a name of its own: a, b = edges.alias(\"a\"), edges.alias(\"b\"), "
+        "itself. Give each side a name of its own: a, b = edges.alias(\"a\"), edges.alias(\"b\"), "
         f"then a.join(b, a[{name!r}] == b[...])"
     )
 
@@ -388,8 +388,8 @@ def columns_of_star(star: Column, resolver: Resolver) -> list[Column]:
     ]
     if not columns:
         raise SchemaError(
-            "a star comes from a plain Spark frame, which is no part of this collection; "
-            "join that frame first, and take the star of the joined collection"
+            "a star comes from a plain Spark frame, which is no part of this collection. "
+            "Join that frame first, and take the star of the joined collection"
         )
     return columns
 

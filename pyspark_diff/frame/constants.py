@@ -136,9 +136,9 @@ def _check_names(names: tuple[str, ...], setting: Setting) -> None:
         if setting.flow is not None:
             history = "an input takes them: flow.input(...), and session.update(df)"
         raise SchemaError(
-            f"a plain table has its rows at all times, and this one has a column "
-            f"{', '.join(clash)}, which is the name of the time or diff column. If its rows are "
-            f"updates, {history}; if not, rename the column"
+            f"a plain table has its rows at all times, and its column {', '.join(clash)} has the "
+            f"name of the time or diff column. If its rows are updates, {history}; if not, rename "
+            "the column"
         )
 
 

@@ -403,10 +403,10 @@ class GroupedDiff(Generic[FrameT]):
         """
         if values is None:
             raise SchemaError(
-                f"pivot({pivot_col!r}) has no values, so the columns of its result would depend on "
-                "the records, and the columns of a collection are the same at all times. Name the "
-                f"values, pivot({pivot_col!r}, ['x', 'y']), which leaves out all others; or keep a "
-                f"row for each, groupBy(..., {pivot_col!r}).agg(...), and pivot its snapshots"
+                f"pivot({pivot_col!r}) has no values, so its columns would depend on the records, "
+                "and those of a collection never change. Name the values, "
+                f"pivot({pivot_col!r}, ['x', 'y']), which leaves out all others. Or keep a row for "
+                f"each, groupBy(..., {pivot_col!r}).agg(...), and pivot its snapshots"
             )
         if self._pivot is not None or self._sets is not None:
             raise SchemaError("pivot is for groupBy(...), once")

@@ -46,7 +46,7 @@ def cross_joined(left: Collection, right: Collection) -> Collection:
     """All pairs of the records of two collections; the right one is small."""
     if not right.small:
         raise SchemaError(
-            "a cross join pairs every record with every other one; declare the right side "
+            "a cross join pairs every record with every other one. Declare the right side "
             'small with other.hint("broadcast"), or give `on` an equality to join by'
         )
     resolver = left.resolver.joined_with(right.resolver)

@@ -191,7 +191,7 @@ class ReadMethods(Frame):
         if source.flow is None:
             raise NotReadableError(
                 "inspect shows the updates of each step, and this collection has its whole "
-                "history; read it with to_df(), or feed it to a Dataflow"
+                "history. Read it with to_df(), or feed it to a Dataflow"
             )
         if not callable(func):
             raise TypeError(
@@ -245,7 +245,7 @@ class ReadMethods(Frame):
         if source.flow is None:
             raise NotReadableError(
                 "a sink receives the changes of each step, and this collection has its whole "
-                "history; write its to_df(), or feed it to a Dataflow"
+                "history. Write its to_df(), or feed it to a Dataflow"
             )
         node = source.node if time_scope(source.node) is None else self._in_fields()._node
         source.flow._add_output(name, sink, node, self.columns, self.schema)
@@ -440,8 +440,8 @@ class ReadMethods(Frame):
     def _check_plain_times(self, what: str) -> None:
         if time_scope(self._node) is not None:
             raise NotReadableError(
-                f"{what} is for times that come one after the other, and here they are structs: "
-                "take the updates that you want from to_df(), or a collection at(time)"
+                f"{what} is for times that come one after the other, and here they are structs. "
+                "Filter the updates of to_df(), or read the collection at(time)"
             )
 
     def _fields(self) -> list[str]:

@@ -90,8 +90,8 @@ def with_windows(
         return source, list(given)
     if source.resolver.spread:
         raise SchemaError(
-            "a star in an expression and a window are in one call, and the star would take the "
-            "window's result; add the windows with withColumn in a call of their own"
+            "a star in an expression and a window are in one call, and the star would include the "
+            "window's result. Add the windows with withColumn in a call of their own"
         )
     with suggesting(source.columns):
         rows = source.template()

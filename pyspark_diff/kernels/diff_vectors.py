@@ -235,7 +235,7 @@ def check(status: int) -> None:
     if status & MULTIPLICITY:
         raise DiffOverflowError(
             "a multiplicity is too large for an exact sum: the diff of a row must be smaller than "
-            "2147483648 in size; check the diffs of the input"
+            "2147483648 in size. Check the diffs of the input"
         )
 
 

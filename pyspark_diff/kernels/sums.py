@@ -260,8 +260,8 @@ def _sum_wide(code: Int64, diff: Int64) -> tuple[Int64, Int64]:
     high = np.add.reduceat(weights >> 32, starts) + (low >> 32)
     if ((high > 2**31 - 1) | (high < -(2**31))).any():
         raise DiffOverflowError(
-            "a sum of diffs leaves the range of 64-bit integers; the updates of one record at one "
-            "time add up to more than 9223372036854775807 in size: check the diffs of the input"
+            "a sum of diffs leaves the range of 64-bit integers: the updates of one record at one "
+            "time add up to more than 9223372036854775807 in size. Check the diffs of the input"
         )
     sums = (high << 32) | (low & 0xFFFFFFFF)
     nonzero = sums != 0

@@ -87,7 +87,7 @@ def _later(event: Int64, interval: int, time_type: TimeType) -> Int64:
     if event.size and int(event.max()) > last - interval:
         raise InvalidTimeError(
             f"the time {time_type.decode(int(event.max()))!r} and the interval after it "
-            f"leave the range of times of type {time_type.name}; cast the times to a "
+            f"leave the range of times of type {time_type.name}. Cast the times to a "
             "wider type, or filter these rows out"
         )
     return event + interval

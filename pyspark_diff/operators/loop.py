@@ -266,7 +266,7 @@ class Move(Passing):
             raise InvalidTimeError(
                 f"an update moves to {to} in the field {field_.name!r} of its time, of type "
                 f"{self.loop.times.simpleString()}, which goes to "
-                f"{self.loop.last(self.number + 1)}: give a shorter interval, or filter these "
+                f"{self.loop.last(self.number + 1)}. Give a shorter interval, or filter these "
                 "rows out"
             )
         return (*at[:self.number], to, *at[self.number + 1:])

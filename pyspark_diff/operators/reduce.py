@@ -333,7 +333,7 @@ class _ReduceReplay:
         """Raise the error of a function with two results for the same values."""
         raise NonDeterministicError(
             f"reduce's function gave another result {self._where(group, time)} than it gave for "
-            "the same values before, so the two do not cancel; it must depend on its arguments "
+            "the same values before, so the two do not cancel. It must depend on its arguments "
             "alone"
         )
 

@@ -481,8 +481,8 @@ def check_ceiling(time: PerRow, ceiling: int) -> None:
     if bounds is not None and bounds[1] >= ceiling:
         raise InvalidTimeError(
             f"an update at time {bounds[1]} lies beyond the frontier {ceiling} of "
-            "the collection that it comes from; an operator between (transform, "
-            "map_in_pandas) must have changed the time, which only a whole history allows"
+            "its collection. An operator in between (transform, map_in_pandas) must have "
+            "changed the time, which only a whole history allows"
         )
 
 

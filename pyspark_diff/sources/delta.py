@@ -314,8 +314,8 @@ class _Delta(VersionedSource):
         if not compares_files(spark, self._name):
             raise SourceError(
                 f"Delta table {self._name} does not record its changes, and this session cannot "
-                f"read its files one by one: {self._to_record()}; or delta(..., on_gap='snapshot') "
-                "compares it as a whole each time"
+                f"read its files one by one: {self._to_record()}. Or compare it as a whole each "
+                "time, delta(..., on_gap='snapshot')"
             )
 
     def _to_record(self) -> str:

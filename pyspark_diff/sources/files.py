@@ -120,7 +120,7 @@ def files(
     read = T.StructType([*struct.fields, *named])
     if op is not None and op.lower() in map(str.lower, struct.names):
         raise SchemaError(
-            f"column {op} is the op of a row, and no part of the record: leave it out of the "
+            f"column {op} is the op of a row, and no part of the record. Leave it out of the "
             "schema, or name another one, op=..."
         )
     columns = [field.name.lower() for field in read.fields]
@@ -363,9 +363,9 @@ class _Debezium(_FolderSource):
         ).limit(1).count()
         if lacking:
             raise SourceError(
-                f"an event in {self._path!r} has no image of the row from before, or after: let "
-                "the database give whole rows (REPLICA IDENTITY FULL), or name a key, key=...; "
-                "nothing was taken"
+                f"an event in {self._path!r} has no image of the row from before, or after. "
+                "Nothing was read. Let the database send whole rows (REPLICA IDENTITY FULL), or "
+                "name a key, key=..."
             )
         before = events.where("op in ('u', 'd')").select(
             *_fields(F.col("before"), self._struct), F.lit("d").alias(OP), ORDER
@@ -450,9 +450,9 @@ def changes_of(
     _check_ops(rows, table)
     if rows.where(op.isin("u", "update", "upsert")).limit(1).count():
         raise SourceError(
-            f"a row of {table} is an update, and without a key the row before is unknown. Name a "
-            "key, key=..., or give the row before as a row of its own, with the op "
-            "update_preimage, and this one as update_postimage; nothing was taken"
+            f"a row of {table} is an update, and without a key the row before is unknown. Nothing "
+            "was read. Name a key, key=..., or write the row before as a row of its own, with the "
+            "op update_preimage, and this one as update_postimage"
         )
     gone = op.isin(*DELETES, *BEFORE)
     return [

@@ -86,11 +86,11 @@ class Batches(Source):
             if known is not None and known["query"] != query:
                 if on_new_query == "refuse":
                     raise SourceError(
-                        f"input {name!r} has taken in batches 0 to {known['batch']} of the "
-                        f"streaming query {known['query']}, and this is batch {batch} of {query}: "
-                        "its checkpoint was deleted, or it is another one. Give the query the "
-                        "checkpoint that it had; if its rows are new ones, "
-                        "into(flow, on_new_query='append'); if they are not, begin with a new store"
+                        f"input {name!r} has batches 0 to {known['batch']} of the streaming query "
+                        f"{known['query']}, and this is batch {batch} of {query}: another query, "
+                        "or its checkpoint was deleted. Give the query its earlier checkpoint. "
+                        "With new rows, use into(flow, on_new_query='append'), and with the same "
+                        "rows begin with a new store"
                     )
                 known = None
             last = -1 if known is None else known["batch"]
@@ -178,7 +178,7 @@ def _query_of(frame: DataFrame) -> str:
     query = query_of(frame)
     if query is None:
         raise SourceError(
-            "this is no batch of a streaming query, or one of Spark Connect, where its id cannot "
-            "be found out: name the query, into(flow, query=...)"
+            "this is no batch of a streaming query, or one of Spark Connect, where its id is "
+            "unknown. Name the query, into(flow, query=...)"
         )
     return query

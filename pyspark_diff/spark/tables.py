@@ -117,8 +117,8 @@ def save_table(
         if error.getCondition() != "LOCATION_ALREADY_EXISTS":
             raise
         raise StorageError(
-            f"the folder of table {name} has files of a table that the catalog does not know: "
-            "without a metastore Spark forgets its tables when it ends. Nothing was written. "
+            f"the folder of table {name} has files of a table that the catalog does not know, as "
+            "Spark without a metastore forgets its tables. Nothing was written. "
             f"Remove the files, or give another folder with path=...: {error}"
         ) from error
 

@@ -353,7 +353,7 @@ def test_a_time_called_diff_and_a_diff_called_time(spark, flow):
 
 @pytest.mark.parametrize("op, column", [("op", "OP"), ("OP", "op"), ("op", "op")])
 def test_an_op_that_is_a_column_is_refused(op, column):
-    with pytest.raises(SchemaError, match=f"column {op} .* leave it out of the schema"):
+    with pytest.raises(SchemaError, match=f"column {op} .* Leave it out of the schema"):
         files("/nothing", f"id int, {column} string", op=op)
 
 

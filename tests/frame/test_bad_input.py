@@ -308,10 +308,10 @@ TWO = "a long, b string"
         ([(1, "x", 2)], ("(1, 'x', 2)", "(a, b)")),
         ((1, "x"), ("1 is not a row", "(a, b)", "a single row goes into a list")),
         (["ab"], ("'ab' is not a row", "(a, b)")),
-        ("ab", ("iterable of rows", "not str")),
-        ({"a": 1, "b": "x"}, ("iterable of rows", "not dict", "a single row goes into a list")),
-        (None, ("iterable of rows", "not NoneType")),
-        (7, ("iterable of rows", "not int")),
+        ("ab", ("iterable of rows", "not take str")),
+        ({"a": 1, "b": "x"}, ("iterable of rows", "take dict", "a single row goes into a list")),
+        (None, ("iterable of rows", "not take NoneType")),
+        (7, ("iterable of rows", "not take int")),
         ([{"a": 1, "c": 2}], ("missing b", "unknown c", "given (a, c)", "expected (a, b)")),
         ([{"a": 1, "b": "x", "c": 2}], ("unknown c", "(a, b, c)", "expected (a, b)")),
         ([Row(a=1, c="x")], ("missing b", "unknown c")),
@@ -688,7 +688,7 @@ def test_sums_of_diffs_do_not_wrap(another, runner):
         feed.advance_to(2)
         feed.flush()
         for _ in range(2):
-            with refused(DiffOverflowError, "64-bit", "check the diffs"):
+            with refused(DiffOverflowError, "64-bit", "diffs of the input"):
                 flow.step()
         # The step is not taken by halves, so all is as it was.
         assert sorted(tuple(r) for r in counts.at(0).collect()) == [(1, 2**63 - 1), (2, 1)]
@@ -701,7 +701,7 @@ def test_diffs_of_one_set_of_updates_do_not_wrap(another, ansi, make):
     another.conf.set("spark.sql.ansi.enabled", ansi)
     whole = DiffFrame(make(another, [(1, 0, BIG), (1, 0, BIG)], COLUMNS))
     for collection in (whole, whole.count(), whole.distinct())[: 3 if make is near else 1]:
-        with refused(DiffOverflowError, "64-bit", "check the diffs"):
+        with refused(DiffOverflowError, "64-bit", "diffs of the input"):
             collection.to_df()
     least = DiffFrame(make(another, [(1, 0, -(2**63)), (2, 0, 3)], COLUMNS))
     assert least.distinct().at(0).collect() == [Row(n=2)]
@@ -997,7 +997,7 @@ def test_expressions_that_change_are_refused(spark, flow, name):
         lambda: whole.top_k(1, ["n", made], per="n"),
         lambda: rows.dropDuplicates(["n"], order=["z", made]),
     ):
-        with refused(NonDeterministicError, "retracted", "compute the value before", *told):
+        with refused(NonDeterministicError, "retracted", "Compute the value before", *told):
             use()
     pair = whole.alias("l"), whole.alias("r")
     for how in ("inner", "left", "left_semi"):

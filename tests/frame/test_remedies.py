@@ -217,7 +217,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
         lambda g: g.n.groupBy("k").pivot("v", [10]).agg("sum(v)"),
         lambda g: g.n.groupBy("k").pivot("v", [10]).agg(F.sum("v")),
     ),
-    "has no values, so the columns of its result": (
+    "has no values, so its columns would depend": (
         lambda g: g.n.groupBy("k").pivot("v"),
         lambda g: (
             g.n.groupBy("k").pivot("v", [10, 20]).sum("v"),
@@ -302,7 +302,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "is of a dataflow that is kept in a store": (
         lambda g: g.flow().step(token="a"), lambda g: _opened(g, _written)
     ),
-    "which is the name of the time or diff column": (
+    "name of the time or diff column": (
         lambda g: g.flow().input("a", "time int"),
         lambda g: g.flow(time="at", diff="by").input("a", "time int, diff int"),
     ),
@@ -422,6 +422,7 @@ ELSEWHERE = {
     "Inputs with struct times advance together": "test_product_times",
     "that never changes: leave buckets": "test_durable",
     "open it with on_change=": "test_durable",
+    "Nothing has been done: on_change=": "test_durable",
     "is at several times, {}, and records enter at one": "test_product_times",
     "keeps late rows: flow.source": "test_catch_up",
     "the token {} is that of commit": "test_durable",
@@ -439,7 +440,7 @@ ELSEWHERE = {
     "a variable is made inside of its loop": "test_iterate",
     "enter_at is for loops": "test_iterate",
     "only a variable of a loop can be set": "test_iterate",
-    "here they are structs: take the updates": "test_product_times",
+    "here they are structs. Filter the updates": "test_product_times",
     "read its final state, leave()": "test_iterate",
     "keep the collection that leaves it: leave()": "test_iterate",
     "must be a DiffFrame{}, not a": "test_graphs",
@@ -470,7 +471,7 @@ ELSEWHERE = {
     "Name a column that grows with each": "test_sources",
     "this is no batch of a streaming query": "test_sources",
     "filled from these batches": "test_sources",
-    "its checkpoint was deleted, or it is another one": "test_sources",
+    "another query, or its checkpoint was deleted": "test_sources",
     "reads the whole present table, and compares it": "test_delta",
     "have changed: {}. Nothing was read": "test_source_columns",
     "was altered while it was read": "test_iceberg",

@@ -315,7 +315,7 @@ REFUSED = [
     (lambda t: t.agg(F.percentile("x", F.col("y"))), "(?i)percentile"),
     (lambda t: t.agg(F.percentile("x", 0.5, F.col("x"))), "takes constants after its first"),
     (lambda t: t.agg(F.sum("x"), "y"), "it got Column, str"),
-    (lambda t: t.groupBy("k").pivot("p"), "columns of its result would depend on the records"),
+    (lambda t: t.groupBy("k").pivot("p"), "its columns would depend on the records"),
     (lambda t: t.groupBy("k").pivot("p", []), "takes a column's name and values"),
     (lambda t: t.rollup("k").pivot("p", ["u"]), "pivot is for groupBy"),
     (lambda t: t.groupBy("k").pivot("p", ["u"]).agg("x"), "columns such as F.sum"),

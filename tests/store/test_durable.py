@@ -226,7 +226,7 @@ def test_what_cannot_be_filled_begins_anew_if_that_is_wanted(spark, store):
     with pytest.raises(ProgramChangedError, match="rebuild") as refused:
         opened(store, other, spark, on_change="extend")
     # The two rows of the state below orders stay.
-    assert "on the same inputs, 4 rows of 6, and feed" in str(refused.value), refused.value
+    assert "of the same inputs, 4 rows of 6, and these" in str(refused.value), refused.value
     with pytest.warns(StaleWarning, match="begin anew that depend on 'others'"):
         flow = opened(store, other, spark, on_change="rebuild")
     with flow:
