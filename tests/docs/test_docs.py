@@ -12,6 +12,7 @@ import warnings
 import pytest
 import pyspark_diff
 from pyspark_diff import errors
+from pyspark_diff.query.refusals import CODES
 from snippets import DOCS, run_page
 
 ROOT = DOCS.parent
@@ -61,6 +62,15 @@ def test_page_of_faults_has_all_errors():
     }
     assert kinds <= told, f"how-to/faults.md does not tell of {kinds - told}"
     assert {name for name in told if hasattr(pyspark_diff, name)} == kinds
+
+
+def test_limits_have_the_codes_of_the_package_and_no_others():
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    cells = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    shown = {cell.strip("`") for cell in cells} - {"code", "error", "–"}
+    kinds = {name for name in shown if hasattr(errors, name)}
+    assert shown - kinds == {*CODES, *pyspark_diff.REASONS}
+    assert {cell for cell in cells if "`" not in cell} == {"code", "error", "–"}
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("mkdocs"), reason="mkdocs is not installed")
