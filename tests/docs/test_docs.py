@@ -82,7 +82,7 @@ def test_site_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_pictures_of_the_model_are_those_of_their_script(tmp_path):
+def test_pictures_are_those_of_their_script(tmp_path):
     """By their texts, since another version of matplotlib may draw other paths."""
     pytest.importorskip("matplotlib")
     script = shutil.copy(DOCS / "assets/model_pictures.py", tmp_path)
@@ -90,8 +90,9 @@ def test_pictures_of_the_model_are_those_of_their_script(tmp_path):
     drawn = {path.name: texts_of(path) for path in tmp_path.glob("*.svg")}
     assert drawn == {name: texts_of(DOCS / "assets" / name) for name in drawn}
     page = (DOCS / "model.md").read_text(encoding="utf-8")
-    assert {f"assets/{name}" for name in drawn} <= set(re.findall(r"\((assets/\S+)\)", page))
-    assert drawn.keys() == {"updates.svg", "frontier.svg"}
+    of_page = {"updates.svg", "times.svg", "frontier.svg"}
+    assert {f"assets/{name}" for name in of_page} <= set(re.findall(r"\((assets/\S+)\)", page))
+    assert drawn.keys() == of_page | {"change.svg"}
 
 
 def texts_of(picture):

@@ -42,6 +42,15 @@ def test_examples_run(spark, capsys):
     ]
 
 
+def test_first_screen_has_definition_query_picture_and_commands():
+    lines = README.read_text(encoding="utf-8").splitlines()[:40]
+    parts = "pyspark_diff is ", "```python", "![", "materialized_view", "```bash"
+    places = [next(n for n, line in enumerate(lines) if part in line) for part in parts]
+    assert places == sorted(places)
+    definition = " ".join(lines[2:places[1]])
+    assert len(re.findall(r"\.(?:\s|$)", definition)) == 2
+
+
 def test_first_example_is_ten_lines():
     code = [line for line in blocks("python")[0].splitlines() if line.strip()]
     assert len(code) == 10
