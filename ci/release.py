@@ -18,6 +18,8 @@ import zipfile
 from email import message_from_string
 from pathlib import Path
 
+import release_matrix
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 JARS = "pyspark_diff/jars"
@@ -137,6 +139,7 @@ def check_working(wheel: Path, folder: Path, version: str) -> None:
 
 
 def main() -> None:
+    chosen = release_matrix.arguments(sys.argv[1:])
     with tempfile.TemporaryDirectory(prefix="release-") as name:
         names, folder = tracked(), Path(name)
         wheel, sdist = built(names, folder)
@@ -145,6 +148,10 @@ def main() -> None:
         version = check_metadata(wheel)
         print("contents and metadata are right", flush=True)
         check_working(wheel, folder, version)
+        if chosen.matrix:
+            install(folder / "builder/bin/python", "uv")
+            failures = release_matrix.check(wheel, folder / "builder/bin/uv", chosen)
+            demand(not failures, "\n".join(failures))
     print(f"dist/ has version {version}, which works in an empty environment")
 
 
