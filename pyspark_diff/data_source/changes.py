@@ -29,7 +29,6 @@ def changes_in(
 
     Parameters
     ----------
-    rows : Rows
     new, old : sequence of UpdateChunk
         The present updates, and the earlier ones, which are subtracted.
     since, until : int

@@ -46,7 +46,6 @@ class InboxWriter(DataSourceStreamArrowWriter):
     ----------
     given : mapping of str to str
         Options of the user.
-    schema : StructType
     overwrite : bool
         Whether each batch should replace all rows, which is refused.
     """

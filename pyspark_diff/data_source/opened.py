@@ -61,7 +61,6 @@ class OpenedCollection:
 
     Parameters
     ----------
-    options : Options
     pin : Pin or int, optional
         The commit, and the hold on it if there is one; by default the latest commit.
     """
@@ -212,15 +211,12 @@ class Rows:
     ----------
     root : str
         The location of the store.
-    layout : Layout
     stored : tuple of str
         The user's names of the columns, in the order of the layout.
     width : int
         The number of key columns, which are the first ones.
     struct : StructType
         The columns of the rows.
-    shape : str
-    commit : int
     moment : pyarrow.DataType
         The type of times.
     """

@@ -24,8 +24,6 @@ class Options:
 
     Parameters
     ----------
-    given : mapping of str to str
-    known : iterable of str
     use : str
         The operation, for messages.
 

@@ -71,14 +71,10 @@ class CollectionScan(DataSourceReader):
 
     Parameters
     ----------
-    rows : Rows
     time : int or None
         The time of the records; None for changes.
     since, until : int
         The interval of changes.
-    parts : mapping of int to tuple of Held
-    buckets : int
-    allow_negative : bool
     keys : Keys, optional
         The only keys to read.
     """

@@ -65,7 +65,6 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ----------
     given : mapping of str to str
         Options of the user.
-    schema : StructType
     """
 
     def __init__(self, given: Mapping[str, str], schema: T.StructType):

@@ -67,7 +67,6 @@ class Blame:
         The context of the failed step.
     names : mapping of Node to str
         The names of inputs that sessions feed; no update of another input can be dropped.
-    time_type : TimeType
     trial : callable
         Returns the context of a trial that begins with a state.
     """
@@ -183,7 +182,6 @@ class Suspects:
     arrivals : mapping of Node to tuple of Arrival
     names : mapping of Node to str
         The inputs' names.
-    time_type : TimeType
     """
 
     def __init__(self, arrivals: Arrivals, names: Mapping[Node, str], time_type: TimeType):

@@ -32,7 +32,6 @@ class ClockSession(BaseSession):
 
     Parameters
     ----------
-    node : Clock
     every : int
         The interval between ticks, in the encoding of times.
     spark, time, diff, start, discard

@@ -51,8 +51,6 @@ def without(
 
     Parameters
     ----------
-    state : State
-    sessions : iterable of BaseSession
     where : Column or str or None
         Discard only updates that meet this condition.
     waiting : bool

@@ -40,7 +40,6 @@ class Store:
 
     Parameters
     ----------
-    objects : Objects
     commits : Commits
         Open for writing.
     commit : Commit

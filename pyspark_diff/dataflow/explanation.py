@@ -72,7 +72,6 @@ def skew_rows(
     ----------
     arranged : iterable of (Operator, OperatorCost, Arrangement)
         Arranged operators, each with its own and its readers' costs in the last step by bucket.
-    buckets : int
     """
     rows: list[tuple[Any, ...]] = []
     for operator, cost, arrangement in arranged:

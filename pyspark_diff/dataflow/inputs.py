@@ -50,8 +50,6 @@ class Inputs:
 
     Parameters
     ----------
-    spark : SparkSession
-    time_type : TimeType
     time, diff : str
         The user's names of these columns.
     discard : callable

@@ -31,7 +31,6 @@ class Outputs:
 
     Parameters
     ----------
-    time_type : TimeType
     time, diff : str
         The user's names of these columns.
     """

@@ -145,7 +145,6 @@ class Sinks:
 
     Parameters
     ----------
-    spark : SparkSession
     time, diff : str
         The user's names of these columns.
     times : StructType, optional
@@ -192,7 +191,6 @@ class Sinks:
 
         Parameters
         ----------
-        state : State
         start : Antichain
             The first frontier; the hold of a sink without an epoch begins there.
         arranged : callable
@@ -217,7 +215,6 @@ class Sinks:
 
         Parameters
         ----------
-        before, after : State
         arranged : callable
             Returns the arrangement that keeps a collection.
         """

@@ -235,8 +235,6 @@ class Sources:
 
     Parameters
     ----------
-    spark : SparkSession
-    time_type : TimeType
     time, diff : str
         The user's names of these columns.
     """
@@ -292,8 +290,6 @@ class Sources:
         ----------
         name : str
             The name of the input.
-        source : Source
-        session : BaseSession
         names : sequence of str
             The columns of the rows.
         aside : pair of Node and InputSession, optional

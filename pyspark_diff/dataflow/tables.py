@@ -29,8 +29,6 @@ def save(
 
     Parameters
     ----------
-    frame : DataFrame
-    name : str
     arrangement : Arrangement or None
         None if the rows are in no arrangement's buckets; then the key is all columns.
     columns : sequence of str

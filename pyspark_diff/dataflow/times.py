@@ -179,7 +179,6 @@ def readable(
     time : tuple of int or None
     frontier, since : Antichain
         The frontiers of the collection.
-    kind : StructType
     next_to_do : callable
         Returns a sentence with the call that advances the collection.
 

@@ -38,7 +38,6 @@ class Argument:
     ----------
     column : int
         Its number among the columns to sum.
-    type : DataType
     nullable : bool
         Whether nulls may be among its values.
     """
@@ -60,7 +59,6 @@ class AggregateFunction(ABC):
     ----------
     name : str
         Spark's name of the function.
-    synonyms : tuple of str
     """
 
     name: str
@@ -126,7 +124,6 @@ class LinearFunction(AggregateFunction):
 
         Parameters
         ----------
-        arguments : sequence of Argument
         kind : DataType
             The type of the result.
         exact : bool

@@ -227,7 +227,6 @@ class Variance(LinearFunction):
     ----------
     ddof : int
         The divisor of the sum of squares is the count minus this number: 1 for a sample.
-    root : bool
     """
 
     ddof: int = 0

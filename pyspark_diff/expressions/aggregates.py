@@ -54,7 +54,6 @@ class AggregateColumn:
 
     Parameters
     ----------
-    function : AggregateFunction
     arguments : tuple of Column
         Expressions over the columns of the input; empty for ``count(*)``. With several arguments,
         ``count`` counts the rows without a null argument.
@@ -169,7 +168,6 @@ class Combined:
 
         Parameters
         ----------
-        call : ColumnCall
         whole : Column
             The call as a column.
         within : Column, optional
@@ -194,7 +192,6 @@ class Combined:
 
         Parameters
         ----------
-        column : Column
         within : Column, optional
             See `part`.
         besides : callable, optional

@@ -178,8 +178,6 @@ def _within_64_bits(value: Column, limit: Column, adds: bool, known: int | None)
 
     Parameters
     ----------
-    value, limit : Column
-    adds : bool
     known : int or None
         The limit, if it is a constant. An expression must not overflow even if its value is unused.
     """

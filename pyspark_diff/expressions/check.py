@@ -167,7 +167,6 @@ def check_same_columns(before: Sequence[str], filtered: DataFrame, what: str) ->
     ----------
     before : sequence of str
         The columns of the frame that was filtered.
-    filtered : DataFrame
     what : str
         The operator, for messages.
 
@@ -190,7 +189,6 @@ def check_row_wise(frame: DataFrame, what: str, *, intervals: bool = False) -> N
 
     Parameters
     ----------
-    frame : DataFrame
     what : str
         The operator, for messages.
     intervals : bool

@@ -66,8 +66,6 @@ class CompiledExpression:
 
     Parameters
     ----------
-    formula : ArrowExpression
-    kind : DataType
     written : bool
         Whether the expression is a literal.
     """

@@ -85,7 +85,6 @@ def _refuse_time_windows(rows: DataFrame, conditions: Sequence[Column]) -> None:
     ----------
     rows : DataFrame
         All pairs of rows of both sides.
-    conditions : sequence of Column
     """
     names = {name for condition in conditions for name in _windows_in(rows, condition)}
     if "session_window" in names:

@@ -54,7 +54,6 @@ class Owner:
     ----------
     kind : str
         The input or the operator of the collection.
-    columns : tuple of str
     frame : DataFrame, optional
         Its plain Spark frame, whose own columns are the same.
     """
@@ -80,7 +79,6 @@ class Handle:
     ----------
     name : str
         The user's name of the column; a star for all columns.
-    owner : Owner
     members : tuple of Handle
         The columns of a star.
     """
@@ -115,7 +113,6 @@ class Lineage:
 
     Parameters
     ----------
-    handle : Handle
     before : Lineage, optional
         The handles of earlier collections.
     """

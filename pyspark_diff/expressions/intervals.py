@@ -30,7 +30,6 @@ class Interval:
     ----------
     side : int
         The side of the value: 0 for the left one.
-    value : Column
     lower, upper : Column or None
         The ends, over the other side, of the value's type; None for an absent end.
     length : int, float or None

@@ -67,7 +67,6 @@ class Resolver:
 
     Parameters
     ----------
-    entries : tuple of ColumnEntry
     sources : tuple of Origin
         After a join, the origin of each column.
     bound : tuple of (str, str)
@@ -193,7 +192,6 @@ class Resolver:
 
         Parameters
         ----------
-        other : Resolver
         using, keys : sequence of str
             The key's columns on this side and on the other.
         named_by : {0, 1, None}

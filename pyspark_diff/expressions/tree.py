@@ -181,7 +181,6 @@ def planned_tree(text: str, named: Callable[[str], str | None]) -> Tree | None:
 
     Parameters
     ----------
-    text : str
     named : callable
         The column of a name, which has the user's spelling in a plan and may differ in case. None
         if no column has the name.

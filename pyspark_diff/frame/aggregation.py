@@ -79,7 +79,6 @@ class Aggregation:
     ----------
     source : Node
         Columns of the key, then arguments.
-    key : tuple of str
     exact : bool
         Sum floats exactly.
     """

@@ -219,7 +219,6 @@ class _Apart:
 
     Parameters
     ----------
-    function : callable
     form : {"rows", "pandas", "arrow"}
     names : tuple of tuple of str
         The columns of either side: after the column that marks the side, first those of the left
@@ -250,7 +249,6 @@ class _Whole:
     ----------
     function, form, names
         As in `_Apart`; the names include all columns.
-    takes_key : bool
     kinds : tuple of DataType
         Arrow types of the key.
     keys : tuple of tuple of str

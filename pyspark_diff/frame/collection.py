@@ -39,10 +39,8 @@ class Collection:
 
     Parameters
     ----------
-    node : Node
     flow : BaseDataflow or None
         The dataflow of the collection; None if it has its whole history.
-    spark : SparkSession
     time_name, diff_name : str
         The user's names of these two columns.
     resolver : Resolver
@@ -98,7 +96,6 @@ class Collection:
 
         Parameters
         ----------
-        node : Node
         resolver : Resolver, optional
             Without a resolver, the columns have the node's names. A column with the lineage of a
             column of this collection is that column, unchanged.

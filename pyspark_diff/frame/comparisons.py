@@ -39,7 +39,6 @@ def compared(node: Node, condition: ArrowExpression) -> tuple[Node, Node] | None
     ----------
     node : Node
         One that `may_be_compared`.
-    condition : ArrowExpression
 
     Returns
     -------

@@ -45,8 +45,6 @@ class Setting:
     ----------
     flow : BaseDataflow or None
         None if it combines with collections that have their whole history.
-    spark : SparkSession
-    time_type : TimeType
     time, diff : str
         The user's names of these columns.
     """
@@ -64,7 +62,6 @@ def constant(data: Data, setting: Setting, schema: str | T.StructType | None = N
     Parameters
     ----------
     data : DataFrame, pyarrow.Table, pandas.DataFrame, or iterable of rows
-    setting : Setting
     schema : str or StructType, optional
         Columns. Tables have their own.
     """

@@ -77,7 +77,6 @@ def history(
 
     Parameters
     ----------
-    updates : DataFrame
     time, diff, value : str
         Names of its columns; without a value, rows are counted.
     by : sequence of str

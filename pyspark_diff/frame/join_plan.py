@@ -150,7 +150,6 @@ class JoinPlan:
 
     Parameters
     ----------
-    left, right : Collection
     on : str, Column, or list of them
     kind : {"inner", "left", "right", "full", "semi", "anti"}
     near : IntervalBounds, optional

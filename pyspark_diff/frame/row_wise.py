@@ -73,7 +73,6 @@ def row_wise(
 
     Parameters
     ----------
-    source : Collection
     kind : str
         The operator's name, for messages.
     apply : callable
@@ -192,9 +191,6 @@ def computed(
 
     Parameters
     ----------
-    source : Collection
-    kind : str
-    columns : sequence of (str, Column)
     outputs : optional
         See `row_wise`. The default is the expressions.
     intervals : bool

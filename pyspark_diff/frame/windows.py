@@ -156,10 +156,8 @@ def with_columns(given: Collection, kind: str, expressions: dict[str, Column]) -
 
     Parameters
     ----------
-    given : Collection
     kind : str
         The operator's name, for messages.
-    expressions : dict of str to Column
     """
     check_names(list(expressions))
     source, expressions = given.spreading(expressions)
