@@ -36,7 +36,6 @@ class QueryClock:
     ----------
     column : str
         Its only column.
-    kind : DataType
     """
 
     column: str

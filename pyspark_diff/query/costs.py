@@ -60,7 +60,6 @@ def costs(
 
     Parameters
     ----------
-    relation : Relation
     frames : mapping
         The frames of relations, by identity, as `translated` fills it.
     """

@@ -37,7 +37,6 @@ class SqlExpression:
 
     Parameters
     ----------
-    text : str
     outers : frozenset of str
         The columns of the enclosing query that the text refers to, without the suffix.
     subqueries : tuple of Subquery
@@ -70,7 +69,6 @@ class Subquery:
     name : str
         The column that stands for it in the text of an expression.
     kind : {"scalar", "exists", "in", "not in"}
-    relation : Relation
     values : tuple of SqlExpression
         The left side of an IN or NOT IN.
     """
@@ -151,9 +149,7 @@ class Join:
 
     Parameters
     ----------
-    left, right : Relation
     kind : {"inner", "left", "right", "full", "left_semi", "left_anti"}
-    conditions : tuple of SqlExpression
     lateral : bool
         Whether the right side refers to columns of the left one.
     """
@@ -179,8 +175,6 @@ class Aggregate:
 
     Parameters
     ----------
-    child : Relation
-    keys : tuple of Named
     aggregates : tuple of Named
         Calls of aggregate functions over columns of the child.
     zeros : frozenset of str
@@ -222,9 +216,7 @@ class SetOperation:
 
     Parameters
     ----------
-    left, right : Relation
     kind : {"except", "except_all", "intersect", "intersect_all"}
-    columns : tuple of str
     """
 
     left: "Relation"
@@ -251,10 +243,6 @@ class WindowFunction:
 
     Parameters
     ----------
-    name : str
-    function : SqlExpression
-    partition : tuple of SqlExpression
-    order : tuple of Order
     frame : str
         In SQL; empty for a function that has a frame of its own.
     """
@@ -272,8 +260,6 @@ class Generate:
 
     Parameters
     ----------
-    child : Relation
-    generator : SqlExpression
     outer : bool
         Whether a row without generated rows stays, with nulls.
     names : tuple of str
@@ -298,10 +284,8 @@ class TopK:
 
     Parameters
     ----------
-    child : Relation
     limit : int or None
         None for all rows after the skipped ones.
-    skip : int
     order : tuple of Order
         Empty if any choice is right.
     """
@@ -327,11 +311,8 @@ class Recursion:
     ----------
     name : int
         The name that references in the step have.
-    anchor, step : Relation
-    columns : tuple of str
     distinct : bool
         Whether each row counts once (UNION) or as often as it is derived (UNION ALL).
-    max_iterations : int or None
     """
 
     name: int

@@ -46,12 +46,10 @@ class RelationText:
 
     Parameters
     ----------
-    body : str
     entries : tuple of ScopeColumn
         Its columns; hidden ones are the second keys of a join by names.
     below : tuple of ScopeColumn
         Columns below a select list, which a filter or sort above it may name.
-    conditions : tuple of str
     frames : tuple of (int, tuple of ScopeColumn)
         The numbers of the frames in it, each with its columns.
     """
@@ -76,7 +74,6 @@ class Item:
 
     Parameters
     ----------
-    text : str
     names : tuple of str
         The names that an alias gives.
     entry : ScopeColumn, optional

@@ -53,10 +53,8 @@ def read_frame(
 
     Parameters
     ----------
-    frame : DataFrame
     tables : mapping of str to StructType
         The tables of the dataflow.
-    spark : SparkSession
     providers : frozenset of str
         The providers of tables of the catalog that a source reads.
 

@@ -194,7 +194,6 @@ def _ordered(sides: list[tuple[Relation, int]], conditions: list[SqlExpression])
     ----------
     sides : list of (Relation, int)
         Each with the rank of its conditions.
-    conditions : list of SqlExpression
     """
     (relation, _), *rest = sides
     while rest:

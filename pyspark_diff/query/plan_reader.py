@@ -83,7 +83,6 @@ class QueryForm:
 
     Parameters
     ----------
-    relation : Relation
     columns : tuple of (str, str)
         Pairs of a column of the relation and its name in the result.
     tables : frozenset of str

@@ -40,7 +40,6 @@ def used_columns(relation: Relation, wanted: Iterable[str]) -> dict[str, set[str
 
     Parameters
     ----------
-    relation : Relation
     wanted : iterable of str
         The columns of the relation that its reader uses.
 
@@ -83,8 +82,6 @@ def pruned(
 
     Parameters
     ----------
-    relation : Relation
-    wanted : iterable of str
     tables : mapping of str to collection of str
         The columns of each table. A used column that a table lacks stays.
 

@@ -59,7 +59,6 @@ class MutualRecursion:
 
     Parameters
     ----------
-    bindings : tuple of Binding
     query : str
         The text after the definitions.
     limit : int or None

@@ -14,10 +14,8 @@ class Code:
 
     Parameters
     ----------
-    name : str
     cause : str
         The reason that the construct is refused.
-    remedy : str
     """
 
     name: str

@@ -136,7 +136,6 @@ class Context:
 
     Parameters
     ----------
-    scope : Scope
     keys : mapping, optional
         The columns of the keys, by their tokens: the expression is above an aggregate.
     calls : list, optional
@@ -181,7 +180,6 @@ class Groupings:
 
     Parameters
     ----------
-    column : str
     bits : mapping
         The place of the bit of each key, by its tokens.
     """

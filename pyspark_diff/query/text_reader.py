@@ -59,7 +59,6 @@ class TextRead:
 
     Parameters
     ----------
-    relation : Relation
     columns, names : tuple of str
         The columns of the result in the form, and those that Spark gives them.
     tables : frozenset of str
@@ -86,7 +85,6 @@ def read_text(
 
     Parameters
     ----------
-    text : str
     tables : mapping of str to StructType
         The tables of the dataflow.
     spark : SparkSession
@@ -128,7 +126,6 @@ class TextReader(TextLimits):
 
         Parameters
         ----------
-        tree : Expr
         schema : StructType, optional
             That of the frame whose text it is; then the text has no places to report.
         refused : sequence of Refusal

@@ -63,10 +63,8 @@ def translated(
 
     Parameters
     ----------
-    relation : Relation
     tables : mapping of str to DiffFrame
         The tables that its scans name.
-    spark : SparkSession
     constant : callable
         Makes a collection of a Spark frame that never changes.
     frames : dict, optional

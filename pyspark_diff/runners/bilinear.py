@@ -116,8 +116,6 @@ class Rest:
 
     Parameters
     ----------
-    read : Read
-    bucket : int
     coordinate : int
         The packed coordinate.
     first : int

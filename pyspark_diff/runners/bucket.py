@@ -23,16 +23,10 @@ def read_bucket(
 
     Parameters
     ----------
-    read : Read
-    bucket : int
     waiting : RowsInMemory
         The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
-
-    Returns
-    -------
-    BucketResult
     """
     read = read.fitting(bucket)
     if isinstance(read.kernel, BilinearKernel):

@@ -69,13 +69,10 @@ class UpdateRows:
 
         Parameters
         ----------
-        schema : Schema
-        frame : DataFrame
         scan : ParquetScan or None
             The same rows, if they can be read without Spark.
         kind : pyarrow.DataType
             Arrow type of times.
-        time, diff : int or None
         """
         frame = without_signed_zeros(frame)
         if scan is None:
@@ -124,7 +121,6 @@ class Feed:
 
     Parameters
     ----------
-    source : UpdateRows
     chain : tuple of Stage
         Stages in the order of their application.
     lower, upper : int or None

@@ -89,7 +89,6 @@ class Taking:
 
     Parameters
     ----------
-    work : Work
     split : Split
         The conversion of rows into updates.
     chain : tuple of Stage
@@ -159,7 +158,6 @@ def run_behind(
     ----------
     fused : sequence of Fused
         Each operator after the operators that it needs.
-    bucket : int
     taken : BucketResult or None
         The result of the arrangement; None if the bucket had no updates.
     """

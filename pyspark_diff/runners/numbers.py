@@ -50,7 +50,6 @@ class Numbers:
     ----------
     columns : mapping of str to ndarray of int64
         As `pyspark_diff.kernels.layout.as_int64` has them; no value is null.
-    time, diff : ndarray of int64
     """
 
     columns: Mapping[str, Int64]

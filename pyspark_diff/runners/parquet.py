@@ -93,7 +93,6 @@ class ParquetScan:
 
     Parameters
     ----------
-    groups : tuple of Group
     types : tuple of (str, pyarrow.DataType)
         Columns of the files, with the types of the read.
     outputs : tuple of (str, ArrowExpression)

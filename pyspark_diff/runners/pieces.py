@@ -52,7 +52,6 @@ def share(rows: Iterable[int], most: int, threads: int) -> int:
     ----------
     rows : iterable of int
         Number of rows of each bucket.
-    most : int
     threads : int
         Number of concurrent buckets.
 
@@ -247,7 +246,6 @@ def too_many(name: str, what: str, sides: Sequence[Side]) -> TooManyRowsError:
 
     Parameters
     ----------
-    name : str
     what : str
         The finding.
     sides : sequence of Side

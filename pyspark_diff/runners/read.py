@@ -60,7 +60,6 @@ class Read:
     ----------
     name : str
         Name of the operator, for errors.
-    kernel : Kernel
     views : tuple of ArrangementView
         Views of the arrangements that it reads.
     own : ArrangementView or None

@@ -57,8 +57,6 @@ class SparkRunner:
 
     Parameters
     ----------
-    spark : SparkSession
-    time_type : TimeType
     stop : Stop, optional
         Cancellation of the step.
     around : callable
@@ -83,10 +81,8 @@ class SparkRunner:
 
         Parameters
         ----------
-        work : Work
         schema : Schema
             Data columns of the feeds after their chains, in the layout's order.
-        feeds : sequence of Feed
         fused : sequence of Fused
             Further operators of the same tasks.
 

@@ -302,8 +302,6 @@ def _result(result: BucketResult, directory: str, outputs: int, began: float) ->
 
     Parameters
     ----------
-    result : BucketResult
-    directory : str
     outputs : int
         Number of results of the job, which share the size of inline output.
     began : float

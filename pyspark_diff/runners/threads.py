@@ -18,8 +18,6 @@ def side_by_side(
 
     Parameters
     ----------
-    do : callable
-    items : iterable
     threads : int
         Maximal number of concurrent calls, and of results that wait for the caller.
 

@@ -34,8 +34,6 @@ class ArrangementView:
 
     Parameters
     ----------
-    layout : Layout
-    names : tuple of str
     old, new, both : mapping of int to tuple of str
         Files of updates before the interval, of new updates, and files with both.
     rows : int

@@ -118,13 +118,10 @@ class Work:
     ----------
     name : str
         Name of the operator, for errors.
-    layout : Layout
     names : tuple of str
         Columns of the records, in the layout's order.
-    buckets : int
     kernel : ReplayKernel or None
         None only arranges.
-    output : OutputForm or None
     files : mapping of int to tuple of str
         Batch files of the times below the interval, by bucket.
     directory : str
@@ -197,7 +194,6 @@ class BucketResult:
 
     Parameters
     ----------
-    bucket : int
     files : tuple of BatchFile
         Files of the new batch, in order of their keys; empty for an empty batch.
     output : Given
@@ -256,18 +252,12 @@ def run_bucket(
 
     Parameters
     ----------
-    work : Work
-    bucket : int
     intake : Intake
         The new updates; the function removes those of the bucket.
     waiting : RowsInMemory
         The count of output rows in memory.
     in_memory : bool
         Small batches may stay in this process's memory.
-
-    Returns
-    -------
-    BucketResult
     """
     unsorted, parts = intake.take(bucket)
     grouped = consolidate_parts(unsorted)
@@ -325,10 +315,8 @@ def run_together(
 
     Parameters
     ----------
-    work : Work
     updates : UpdateChunk
         The new updates, in any order.
-    waiting : RowsInMemory
 
     Returns
     -------
@@ -492,10 +480,8 @@ class Split:
 
     Parameters
     ----------
-    layout : Layout
     names : tuple of str
         Columns of the records, in the layout's order.
-    buckets : int
     time, diff : int or None
         The shared value of all rows; None if the rows have a column of it.
     lower, upper : int or None
