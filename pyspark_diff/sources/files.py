@@ -432,7 +432,6 @@ def changes_of(
         Columns of the records, `OP` and `ORDER`.
     names : sequence of str
         Columns of the records.
-    key : sequence of str
     table : str
         The name of the table in an error.
 

@@ -208,7 +208,6 @@ class _Iceberg(VersionedSource):
 
         Parameters
         ----------
-        spark : SparkSession
         refresh : bool
             Whether to look for commits of others.
         """

@@ -376,8 +376,6 @@ def last_versions(
 
     Parameters
     ----------
-    frame : DataFrame
-    key : sequence of str
     order : sequence of Column
         The change with the greatest order is the last one.
     gone : Column

@@ -129,7 +129,6 @@ class TableSource(Source):
 
         Parameters
         ----------
-        now : StructType
         renamed : mapping of str to str
             Old and new names, if they are known.
         """

@@ -45,7 +45,6 @@ class VersionedSource(TableSource):
     ----------
     name : str
         The name in SQL.
-    key : tuple of str
     on_gap : {"refuse", "snapshot"}
         The reaction to a gap in the record of changes.
     """
@@ -85,7 +84,6 @@ class VersionedSource(TableSource):
 
         Parameters
         ----------
-        feed : DataFrame
         versions : bool
             Whether the feed may have several versions.
         added : tuple of str, optional
@@ -140,12 +138,10 @@ class VersionedSource(TableSource):
 
         Parameters
         ----------
-        spark : SparkSession
         now : object
             The offset after the reading.
         what : str
             The event that caused the gap, for a message.
-        cause : Exception, optional
         help : str
             A further remedy, as a sentence.
         """

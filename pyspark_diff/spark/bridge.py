@@ -62,7 +62,6 @@ class JobLabel:
     ----------
     dataflow : str
         Its name among all dataflows of this Spark.
-    operator : str
     iteration : tuple of int
         The iterations of the loops around the operator, the outermost first.
     lower, upper : int or None
@@ -103,7 +102,6 @@ class JobCounts:
 
     Parameters
     ----------
-    jobs, jobs_done : int
     stages, stages_done : int
         Stages that a finished job has skipped count as done.
     tasks, tasks_started, tasks_done : int
@@ -136,7 +134,6 @@ class Bridge:
 
     Parameters
     ----------
-    context : SparkContext
     remote : object
         The instance in the JVM.
     """
@@ -268,10 +265,6 @@ def bridge_of(spark: SparkSession) -> Bridge | None:
     """The bridge of a session's SparkContext, or None.
 
     The first call looks for it. Later calls read the setting `BRIDGE` only.
-
-    Returns
-    -------
-    Bridge or None
     """
     if is_remote():
         return None

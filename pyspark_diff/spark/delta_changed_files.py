@@ -68,7 +68,6 @@ def changed_files(
 
     Parameters
     ----------
-    spark : SparkSession
     name : str
         The name of the table in SQL.
     first, last : int

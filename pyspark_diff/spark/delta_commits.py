@@ -120,7 +120,6 @@ def since_own(commits: Iterable[DeltaCommit], sink: str) -> list[DeltaCommit] | 
     ----------
     commits : iterable of DeltaCommit
         The newest first.
-    sink : str
 
     Returns
     -------
@@ -187,7 +186,6 @@ def intruder(
     ----------
     commits : sequence of DeltaCommit
         The oldest first. The table had the own rows after the first one.
-    is_own : callable
     is_compaction : callable
         Whether a version only has the same rows in other files.
 

@@ -317,11 +317,8 @@ class DeltaFiles:
         ----------
         rows : pyarrow.Table
             The columns of the table, each key once, and the kind of its change.
-        key : sequence of str
         kind : str
             The column that says "insert", "update" or "delete".
-        owner : str
-        number : int
         metadata : mapping, optional
             Further entries of the commit.
 

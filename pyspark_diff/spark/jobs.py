@@ -91,13 +91,9 @@ def inheriting_thread(
 
     Parameters
     ----------
-    spark : SparkSession
-    run : callable
     answer : Future
         Receives the result or the error of ``run``, also if the session was stopped meanwhile and
         has no properties to inherit.
-    name : str, optional
-    daemon : bool, optional
     """
 
     def answered() -> None:

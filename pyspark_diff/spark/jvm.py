@@ -112,10 +112,6 @@ def analysed_plan(frame: DataFrame) -> AnalysedPlan:
     ----------
     frame : DataFrame
         Classic or Connect; nothing is run.
-
-    Returns
-    -------
-    AnalysedPlan
     """
     if hasattr(frame, "_jdf"):
         analysed = frame._jdf.queryExecution().analyzed()
@@ -284,10 +280,8 @@ def planned_by_bucket(mapped: DataFrame, key: int, buckets: int) -> bool:
 
     Parameters
     ----------
-    mapped : DataFrame
     key : int
         The number of columns of the key, which come first in the function's input.
-    buckets : int
     """
     conf = mapped.sparkSession._jsparkSession.conf()  # type: ignore[attr-defined]
     with _planning:

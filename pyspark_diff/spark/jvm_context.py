@@ -31,7 +31,6 @@ def collected(
     ----------
     spark : SparkSession
         A classic one.
-    count : int
     task : callable
     moved : tuple of (int, callable), optional
         The number and the function of a second kind of tasks. The first tasks return pairs of a
@@ -168,7 +167,6 @@ def instance(context: SparkContext, name: str, jar: Path) -> Any:
 
     Parameters
     ----------
-    context : SparkContext
     name : str
         Name of the class. A class on the class path has priority over one in the jar.
     jar : Path

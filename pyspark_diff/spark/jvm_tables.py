@@ -76,7 +76,6 @@ def delta_log(spark: SparkSession, name: str) -> DeltaLog | None:
 
     Parameters
     ----------
-    spark : SparkSession
     name : str
         The name in SQL.
     """
@@ -101,11 +100,8 @@ def delta_rows(
 
     Parameters
     ----------
-    table : DeltaLog
-    version : int
     files : iterable of str
         The actions of the log that add the files.
-    spark : SparkSession
     """
     log = table.log
     parse = sql_class("delta.actions.Action").fromJson
@@ -176,7 +172,6 @@ def folder_of(spark: SparkSession, name: str, provider: str) -> str | None:
         A session of Connect has no answer.
     name : str
         The name in SQL; a path is a table whose database is the provider.
-    provider : str
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is None:

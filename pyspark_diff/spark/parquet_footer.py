@@ -47,7 +47,6 @@ def fallback_reason(
 
     Parameters
     ----------
-    path : str
     size : int
         Bytes of the file, by the log of its table.
     columns : tuple of (str, pyarrow.DataType)

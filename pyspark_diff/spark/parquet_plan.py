@@ -63,7 +63,6 @@ class ParquetPlan:
 
     Parameters
     ----------
-    files : tuple of ScannedFile
     struct : StructType
         The declared columns of the files.
     outputs : tuple of str, or None

@@ -173,7 +173,6 @@ class Settings:
     ----------
     values : mapping of str to str
         By the names in `VALUES`; a setting without a value has ``<undefined>``.
-    spark : SparkSession
     """
 
     def __init__(self, values: Mapping[str, str], spark: SparkSession):
@@ -201,7 +200,6 @@ class Settings:
 
         Parameters
         ----------
-        spark : SparkSession
         reads_zone : callable
             Whether the expression depends on the time zone. It is called if only the time zone
             differs.

@@ -63,8 +63,6 @@ def spread(column: Column, alias: str, names: Sequence[str]) -> tuple[Column, se
 
     Parameters
     ----------
-    column : Column
-    alias : str
     names : sequence of str
         The columns of the alias, which replace a star that is an argument of a function.
 

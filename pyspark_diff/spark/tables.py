@@ -61,16 +61,12 @@ def save_table(
 
     Parameters
     ----------
-    frame : DataFrame
-    name : str
     by : sequence of str
         Columns of the key; without columns the table has no buckets.
-    buckets : int
     placed : int or None
         The number of buckets by the same key that are the partitions of the frame; None if its
         partitions are no buckets, zero if it is small and gets one partition.
     mode : {"error", "overwrite"}
-    format : str
     path : str, optional
         The folder of the files, instead of the warehouse.
     bucket_column : str, optional

@@ -103,7 +103,6 @@ def with_taken_replaced(
     ----------
     column : Column
         Classic or Connect; nothing is analysed or run.
-    replacement : callable
     spread : callable
         The columns that replace an argument that is the star of a frame; empty for any other
         argument.

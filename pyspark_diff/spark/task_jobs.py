@@ -31,8 +31,6 @@ def run_tasks(
 
     Parameters
     ----------
-    spark : SparkSession
-    count : int
     do : callable
         From the number of a task to its results.
 
@@ -58,9 +56,7 @@ def run_moved(
 
     Parameters
     ----------
-    spark : SparkSession
     makers : sequence of (int, callable)
-    buckets : int
     do : callable
         From a bucket and its bytes, in any order, to the results.
 

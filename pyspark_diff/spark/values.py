@@ -130,7 +130,6 @@ def no_object(value: str, error: Exception) -> FunctionError:
     ----------
     value : str
         The value in words, for the message.
-    error : Exception
     """
     return FunctionError(
         f"a value {value} has no Python object: {error}. Python has dates from 0001-01-01 to "
@@ -172,7 +171,6 @@ def filled(table: pa.Table, struct: T.StructType) -> pa.Table:
     ----------
     table : pyarrow.Table
         Columns in the order of ``struct``.
-    struct : StructType
 
     Examples
     --------

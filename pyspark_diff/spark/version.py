@@ -92,7 +92,6 @@ def check(version: str, missing: tuple[str, ...] = ()) -> None:
 
     Parameters
     ----------
-    version : str
     missing : tuple of str
         The methods that it lacks.
 

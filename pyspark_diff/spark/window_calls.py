@@ -30,12 +30,10 @@ class WindowCall:
         The function in lower case.
     arguments : tuple of Column
         The arguments; empty for ``count(*)`` and ``count(1)``.
-    distinct : bool
     nulls_ignored : bool
         Whether the call has IGNORE NULLS. An argument may have that meaning as well.
     filter : Column or None
         The condition of a FILTER clause.
-    partition : tuple of Column
     order : tuple of (Column, bool, bool)
         The columns of the order, whether each is descending, and whether its nulls come last.
     frame : tuple of (bool, Column or None, Column or None), or None
@@ -75,7 +73,6 @@ def windows_replaced(
 
     Parameters
     ----------
-    column : Column
     replacement : callable
         From a window and its column to its replacement: a column by its name.
 

@@ -27,10 +27,6 @@ class WindowText:
     ----------
     name : str
         The function in lower case.
-    arguments : tuple of str
-    distinct, nulls_ignored : bool
-    filter : str or None
-    partition : tuple of str
     order : tuple of (str, bool, bool)
         The columns of the order, whether each is descending, and whether its nulls come last.
     frame : tuple of (bool, str or None, str or None), or None
@@ -52,7 +48,6 @@ def with_windows_replaced(text: str, replacement: Callable[[WindowText, str], st
 
     Parameters
     ----------
-    text : str
     replacement : callable
         From a window and its text to its replacement. Windows within another window are not passed
         to it.

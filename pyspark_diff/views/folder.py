@@ -136,8 +136,6 @@ class FolderOfViews:
 
     Parameters
     ----------
-    spark : SparkSession
-    folder : str or path
     store : str or path, optional
         Of the state; the folder ``_state`` within the folder if it is left out.
     policy, approve, log

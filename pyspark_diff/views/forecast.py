@@ -143,7 +143,6 @@ def source_forecast(
 
     Parameters
     ----------
-    spark : SparkSession
     name : str
         Of the source.
     table : str

@@ -106,9 +106,6 @@ class ViewGroup:
 
     Parameters
     ----------
-    spark : SparkSession
-    views : sequence of View
-    store : str or path
     policy : {"strict", "incremental", "auto"}
     approve : callable, optional
         Takes the `Plan` of a rebuild; the rebuild stops if it returns False.

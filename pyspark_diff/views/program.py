@@ -47,7 +47,6 @@ class View:
     ----------
     target : str
         A Delta table as SQL names it.
-    query : str
     comment : str or None
         Of a target that is created.
     history : {"scd2"} or None

@@ -32,9 +32,6 @@ class Cost:
 
     Parameters
     ----------
-    rows : int
-    seconds : float
-    forecast : float or None
     first : bool
         Whether the refresh read whole sources into an empty state.
     """
@@ -59,7 +56,6 @@ class Record:
         The id, version and time stamp of each target after its last write.
     offsets : mapping of str to object
         The offset of each source at the last refresh.
-    costs : tuple of Cost
     rebuild : str
         Why the running generation is a rebuild that has not ended; empty if there is none.
     """

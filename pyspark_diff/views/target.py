@@ -106,8 +106,6 @@ def check_target(
 
     Parameters
     ----------
-    spark : SparkSession
-    name : str
     mark : mapping or None
         The id, the version and the last commit of the table after the last recorded write.
     sink : str
@@ -185,8 +183,6 @@ class GuardedSink(Sink):
 
     Parameters
     ----------
-    sink : Sink
-    table : str
     name : str
         The name of the sink in the dataflow.
     mark : callable
