@@ -257,7 +257,6 @@ class Suspects:
         return "; ".join(map(self._update, blamed))
 
     def _some(self, chosen: npt.NDArray[np.int64]) -> Arrivals:
-        """The chosen updates as arrivals."""
         arrivals: dict[Node, tuple[Arrival, ...]] = {}
         for place in np.unique(self._places[chosen]).tolist():
             node, arrival = self._arrivals[place]

@@ -114,7 +114,6 @@ class BaseDataflow(FeedingMethods, ReportingMethods):
         return Probe(self.time_type, read, self.times)
 
     def _kept_names(self) -> list[str]:
-        """The names under which collections are kept."""
         with self._lock:
             self._check_open()
             return self._outputs.names()
@@ -124,7 +123,6 @@ class BaseDataflow(FeedingMethods, ReportingMethods):
         return node in self._outputs
 
     def _kept_frame(self, name: str) -> object:
-        """The frame of a collection that is kept under a name."""
         with self._lock:
             self._check_open()
             return self._outputs.named(name)

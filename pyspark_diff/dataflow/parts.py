@@ -213,7 +213,6 @@ class DataflowState(ABC):
         return self._lock
 
     def _arrangement(self, node: Node) -> Arrangement:
-        """The kept collection of a node."""
         with self._lock:
             self._check_open()
             return self._outputs.arrangement(node, self._state, self._inputs.start())

@@ -230,7 +230,6 @@ class GroupedDiff(Generic[FrameT]):
         return groups if combined is None else computed_from_aggregates(rows, groups, keys, outputs)
 
     def _names(self, source: Collection, cols: Sequence[str | Column]) -> list[str]:
-        """Names of the columns of the group."""
         rows = source.template()
         try:
             frame = rows.groupBy(*cols).agg(F.count(F.lit(1)))

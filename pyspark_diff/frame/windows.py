@@ -208,7 +208,6 @@ class _Plan:
         self._specs: dict[_Spec, list[tuple[T.StructField, Function]]] = {}
 
     def add(self, call: WindowCall, name: str, kind: T.DataType) -> None:
-        """Add a window, with the name and type of its result."""
         partition = tuple(dict.fromkeys(self._column(key) for key in call.partition))
         order: dict[str, tuple[str, bool, bool]] = {}
         for expression, down, last in call.order:

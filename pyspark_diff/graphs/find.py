@@ -103,7 +103,6 @@ def find(
 
 
 def _matches(motif: Motif, terms: tuple[EdgeTerm, ...], graph: GraphParts) -> DiffFrame:
-    """The matches of a branch."""
     rest = [term for term in terms if not term.negated]
     matches: DiffFrame | None = None
     ends: dict[str, tuple[str, str]] = {}

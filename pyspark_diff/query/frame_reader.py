@@ -110,7 +110,6 @@ class _Frames(FrameGroups):
                 return bool(kind == "sort" and relation.sort.is_global)
 
     def table(self, name: str, columns: Sequence[str]) -> RelationText:
-        """A table of the dataflow."""
         if name not in self._structs:
             self.refuse(refusals.TABLE, name)
         alias = self.fresh("t")

@@ -280,7 +280,6 @@ class _PlanReader(PlanLimits):
         return Project(self.walk(plan.child()), self.selected(plan))
 
     def selected(self, plan: Any) -> tuple[Named, ...]:
-        """The columns of a projection."""
         items = items_of(plan.projectList())
         for item in items:
             if kind_of(item) == "Alias" and item.metadata().contains(_SESSION):

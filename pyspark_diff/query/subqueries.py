@@ -100,7 +100,6 @@ class Subqueries:
     def _with_subqueries(
         self, frame: DiffFrame, expressions: Iterable[SqlExpression], domain: Domain | None
     ) -> DiffFrame:
-        """The frame with a column for each subquery of some expressions."""
         done: set[str] = set()
         for expression in expressions:
             for subquery in expression.subqueries:
@@ -143,7 +142,6 @@ class Subqueries:
     def _with_subquery(
         self, frame: DiffFrame, subquery: Subquery, domain: Domain | None
     ) -> DiffFrame:
-        """The frame with the value of a subquery as a column."""
         columns, name = frame.columns, subquery.name
         totals = self._with_totals(frame, subquery, "left")
         if totals is not None:

@@ -184,7 +184,6 @@ def _heaviest(read: Read, bucket: int) -> list[Side]:
 
 
 def _by_coordinate(changes: Changes, coordinates: PerRow) -> list[tuple[int, Changes]]:
-    """The changes that belong to each coordinate."""
     if not isinstance(coordinates, np.ndarray):
         return [(coordinates, changes)]
     columns, time, diff = changes

@@ -163,7 +163,6 @@ class SparkRunner:
         return self._decoded(rows)
 
     def _tasks(self, count: int, task: tasks.Task) -> Sequence[tasks.Row]:
-        """The results of a number of tasks."""
         with errors_from_text():
             if has_tasks():
                 return self._run(lambda: run_tasks(self.session, count, tasks.with_errors(task)))

@@ -107,7 +107,6 @@ class _Parts:
         return _VARIABLE.sub(lambda found: f"x_{self._number(found.group(0))}", text)
 
     def connect(self, part: Any) -> object:
-        """A part of an expression on Connect."""
         if isinstance(part, (list, tuple)):
             return [self.connect(item) for item in part]
         # Names of classes, as an installation without Connect cannot import the classes.

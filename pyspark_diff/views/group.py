@@ -246,7 +246,6 @@ class ViewGroup:
                 self._names[view.target] = _leaf_name(leaf)
 
     def _schema(self, view: View) -> Any:
-        """The schema of the target of a view."""
         with ViewDataflow(
             self._spark, time="_time", diff="_diff", strict=self.policy == "strict"
         ) as flow:
