@@ -98,7 +98,6 @@ def blueprint(
 
     Parameters
     ----------
-    graph : Graph
     prints : mapping of Node to Fingerprint
         The fingerprints of all written nodes of the graph.
     names : mapping of Node to str, optional
@@ -146,7 +145,6 @@ def blueprint(
 def _record(
     graph: Graph, node: Node, places: Mapping[Node, int], loops: Mapping[LoopScope, int]
 ) -> dict[str, Any]:
-    """The record of a node that has run."""
     form, origins = _form(node, graph.origins[node])
     wanted = graph.wanted[node]
     record = {
@@ -296,7 +294,6 @@ def _graph(
     sinks: Sequence[int],
     lowered: Mapping[Node, Node],
 ) -> Graph:
-    """The graph of the rebuilt nodes."""
     results: dict[Variable, Node] = {}
     for number, result in plan.results.items():
         if number in nodes:

@@ -38,8 +38,6 @@ class Compaction:
 
     Parameters
     ----------
-    graph : Graph
-    settings : StepSettings
     rewindable : Rewindable
         The holds of collections whose updates can be rolled back.
     """

@@ -67,8 +67,6 @@ class StepContext:
         The graph, and its new nodes.
     state : State
         The state before the step, which does not change.
-    settings : StepSettings
-    storage : Storage or StoreFiles
     spark_runner : SparkRunner
         The runner of this step only.
     constants : mapping of Node to sequence of Arrival
@@ -213,7 +211,6 @@ class StepContext:
         return files[0] if files else None
 
     def _label(self, dataflow: str) -> JobLabel:
-        """The label of a Spark job of the step."""
         frontiers = self.state.frontiers
         node, at = self.inside or (self.doing, ())
         if node is None or isinstance(node, Subgraph):

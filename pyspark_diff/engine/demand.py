@@ -25,7 +25,6 @@ def wanted_of(
 
     Parameters
     ----------
-    program : Program
     least : mapping of Node to frozenset of str, optional
         Columns that nodes have in any case: nodes that have run keep their columns, also without
         their old readers.

@@ -66,7 +66,6 @@ class Descent:
 
         Parameters
         ----------
-        iteration : int
         schema : Schema
             The schema of the variable.
         updates : UpdateChunk

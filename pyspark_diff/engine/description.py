@@ -71,7 +71,6 @@ class ValueDigest:
 
     Parameters
     ----------
-    digest : str
     unseen : tuple of str
         Descriptions of values that are not compared.
     """
@@ -129,7 +128,6 @@ class _Describer:
         self._digests: dict[tuple[int, str], _Digest] = {}
 
     def digest(self, value: Any) -> _Digest:
-        """The digest of a value."""
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
             if type(value) in (bool, int, float, complex, str, bytes, type(None)):
                 return _hashed(type(value).__name__, [_plain(value)])

@@ -48,7 +48,6 @@ class Encoded:
 
     Parameters
     ----------
-    text : bytes
     payload : sequence of pyarrow.Buffer
     files : mapping of str to FileInfo
         Files by their names within the store.
@@ -70,7 +69,6 @@ def sealed(state: State, directory: Callable[[str], str]) -> State:
 
     Parameters
     ----------
-    state : State
     directory : callable
         Returns a new directory of the store.
     """

@@ -27,10 +27,6 @@ class Evaluation:
 
     Parameters
     ----------
-    graph : Graph
-    settings : StepSettings
-    spark : SparkRunner
-    local : LocalRunner
     directory : callable
         Returns a new directory of the step.
     written : list of str

@@ -111,7 +111,6 @@ def operators(
 
     Parameters
     ----------
-    graph : Graph
     traces : mapping of Node to Trace
         The traces of arrangements.
     costs : Costs

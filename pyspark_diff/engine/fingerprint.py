@@ -76,7 +76,6 @@ def fingerprints(
 
     Parameters
     ----------
-    program : Program
     known : mapping of Node to Fingerprint, optional
         Earlier fingerprints. They remain valid, also if values that functions refer to have changed
         since.

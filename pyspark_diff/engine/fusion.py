@@ -70,7 +70,6 @@ class Fusion:
 
     Parameters
     ----------
-    graph : Graph
     node : Keyed
         The operator of the job.
     visits : Visits
@@ -136,8 +135,6 @@ class Job:
     ----------
     node : Keyed
         The operator of the job.
-    turns : mapping of Turn to Fused
-    results : sequence of BucketResult
     """
 
     def __init__(

@@ -77,13 +77,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Form:
-    """The properties that follow from a node and from its columns with a reader.
-
-    Parameters
-    ----------
-    node : Node
-    wanted : frozenset of str
-    """
+    """The properties that follow from a node and from its columns with a reader."""
 
     node: Node
     wanted: frozenset[str]
@@ -261,8 +255,6 @@ class Graph:
 
         Parameters
         ----------
-        node : Node
-        emitted : mapping of Node to tuple of Feed
         min_depth : int
             In a loop, nodes with fewer loops around them have no new updates: all of them arrived
             before the loop began.
@@ -291,13 +283,8 @@ def graph_of(sinks: Iterable[Node], existing: Existing = Existing()) -> Graph:
 
     Parameters
     ----------
-    sinks : iterable of Node
     existing : Existing, optional
         The part that has run.
-
-    Returns
-    -------
-    Graph
     """
     lowering = lowered(written(sinks), existing)
     origins = {node: existing.origins.get(node, ()) for node in lowering.program.nodes}
@@ -320,7 +307,6 @@ def graph_from(
 
     Parameters
     ----------
-    program : Program
     nodes : mapping of Node to Node
         The running node of each written node.
     origins : mapping of Node to tuple of Node

@@ -70,7 +70,6 @@ class Growth:
 
     Parameters
     ----------
-    graph : Graph
     late : frozenset of Node
         New nodes of the program; empty if nothing has run.
     since : Antichain
@@ -100,7 +99,6 @@ class Growth:
 
         Parameters
         ----------
-        state : State
         begins : mapping of Node to Antichain
             The first frontiers of inputs.
         start : Antichain

@@ -340,7 +340,6 @@ class IndexedLoop:
         return not (view.old or view.new)
 
     def _index(self, node: Reader, number: int) -> Sequence[KeyIndex]:
-        """The index of one side of an operator."""
         if (node, number) not in self._indices:
             view = self._owner.present_view(node.arranged[number])
             batches = [

@@ -66,8 +66,6 @@ class Iteration:
 
     Parameters
     ----------
-    step : StepContext
-    subgraph : Subgraph
     lowers : mapping of Node to Antichain
         The first frontier of the step's interval, for each node. They are equal, unless times are
         structs and some nodes are new, which begin with the past.

@@ -57,7 +57,6 @@ class Lowered:
 
     Parameters
     ----------
-    program : Program
     nodes : mapping of Node to Node
         For each node of the first form, the new node with the same collection.
     """
@@ -114,7 +113,6 @@ def lowered(program: Program, existing: Existing = Existing()) -> Lowered:
     ----------
     program : Program
         The written program, with all nodes that have run.
-    existing : Existing, optional
 
     Raises
     ------
@@ -304,7 +302,6 @@ def _rewritten(
 
     Parameters
     ----------
-    program : Program
     existing : Existing
         Nodes that do not change.
     rule : callable

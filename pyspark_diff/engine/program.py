@@ -72,7 +72,6 @@ def program_of(sinks: Iterable[Node], results: Mapping[Variable, Node] | None) -
 
     Parameters
     ----------
-    sinks : iterable of Node
     results : mapping of Variable to Node, or None
         The feedback of variables; None for their definitions.
     """

@@ -212,7 +212,6 @@ def progress(context: StepContext, bars: bool = True) -> Iterator[None]:
 
     Parameters
     ----------
-    context : StepContext
     bars : bool
         Whether to permit a bar; it appears only in a terminal or a notebook.
     """

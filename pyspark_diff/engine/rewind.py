@@ -102,10 +102,8 @@ def rewindable_after(
 
     Parameters
     ----------
-    parts : sequence of Component
     state : State
         The state before the step.
-    upper : mapping of Node to Antichain
     others : bool
         Whether there are other parts, which do not change.
     """
@@ -146,7 +144,6 @@ def rewound(state: State, nodes: frozenset[Node], cut: Cut) -> State:
 
     Parameters
     ----------
-    state : State
     nodes : frozenset of Node
         Inputs; connected inputs are rolled back too.
     cut : callable
@@ -271,7 +268,6 @@ def difference(schema: Schema, tables: list[pa.Table]) -> list[pa.Table]:
 
 
 def _part(table: pa.Table, start: int | None) -> pa.Table:
-    """Rows from a time on."""
     if start is None:
         return table.slice(0, 0)
     times = as_int64(table[TIME].combine_chunks()).to_numpy()

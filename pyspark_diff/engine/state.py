@@ -34,7 +34,6 @@ class Arrival:
 
     Parameters
     ----------
-    source : UpdateRows
     last : int or tuple of int
         If times are structs, the least time that is greater than or equal to all of them.
     start : int or None
@@ -64,7 +63,6 @@ class Delivery:
 
     Parameters
     ----------
-    node : Inspect
     tables : sequence of pyarrow.Table
     at : Coordinate
         The iterations, in a loop.

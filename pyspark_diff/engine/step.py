@@ -153,7 +153,6 @@ class Step:
         return self._deliveries()
 
     def _deliveries(self) -> list[Delivery]:
-        """The deliveries to consumers."""
         context = self._context
         unshown: dict[tuple[Inspect, Coordinate], list[pa.Table]] = {}
         for output in context.unshown:

@@ -21,7 +21,6 @@ class Subgraph:
 
     Parameters
     ----------
-    loop : LoopScope
     items : tuple of (Node or Subgraph)
         In the order of an iteration.
     leaves : tuple of Leave

@@ -131,11 +131,8 @@ def aggregate(
 
     Parameters
     ----------
-    source : Node
-    key : sequence of str
     columns : sequence of str
         Columns that accumulators name by their number.
-    results : sequence of (StructField, Result)
     by_rows : bool
         Whether a key has a row while its count of records is not zero. Otherwise it has a row while
         any sum is not zero.

@@ -39,8 +39,6 @@ def arrange_in_order(
 
     Parameters
     ----------
-    source : Node
-    key : sequence of str
     ordering : sequence of (str, bool, bool)
         Columns of the order: name, whether descending, whether nulls come last.
     any_order : bool

@@ -152,7 +152,6 @@ class CompleteKernel(RecordKernel):
         Type of the first field of times. The last columns are the other fields, innermost first.
     fields : int
         Number of the other fields.
-    claim : NothingThere
     """
 
     time_type: TimeType
@@ -177,7 +176,6 @@ class CompleteKernel(RecordKernel):
         ----------
         batches : iterable of UpdateChunk
             Consolidated; each record has all its updates in one batch.
-        layout : Layout
         complete : callable
             Reports for times, field by field, whether each is complete.
 
@@ -219,9 +217,6 @@ def checked_when_complete(source: Node, fields: int, claim: NothingThere, kind: 
     ----------
     source : Node
         Its last columns are the fields of times except the first, innermost first.
-    fields : int
-    claim : NothingThere
-    kind : str
     """
     return Keyed(kind, source, source.schema, CompleteKernel(source.time_type, fields, claim))
 

@@ -53,7 +53,6 @@ class Touched:
 
     Parameters
     ----------
-    side : Side
     keys : UpdateChunk
         Each key once, in order.
     place : ndarray of int64
@@ -104,7 +103,6 @@ class States:
     ----------
     events : ndarray of int64
         In any order, with the first event of each key. The last of several equal events counts.
-    rows : ndarray of int64
     column : callable
         Returns a column of some rows for its name.
     read : int
@@ -199,7 +197,6 @@ class Sums(Part):
     ----------
     accumulators : tuple of Accumulator
         The components of the vectors. The first counts records; a key without records has no row.
-    results : tuple of (str, Result)
     """
 
     accumulators: tuple[Accumulator, ...]
@@ -267,7 +264,6 @@ class Places(Part):
     ----------
     value : str
         The column of the numbers.
-    results : tuple of (str, Quantiles)
     """
 
     value: str
@@ -390,7 +386,6 @@ def _differing(
         Numbers of the columns in which rows of one key may differ.
     when : ndarray of int64
         The event of each row; first all retractions, then all insertions.
-    time, diff : ndarray of int64
     """
     _, old, new = np.intersect1d(when[diff < 0], when[diff > 0], True, return_indices=True)
     new += np.count_nonzero(diff < 0)

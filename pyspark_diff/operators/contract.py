@@ -121,7 +121,6 @@ class DiffColumns:
 
     Parameters
     ----------
-    columns : tuple of str
     accumulators : tuple of Accumulator
         Components of the vector; each names a column by its number.
     """
@@ -145,7 +144,6 @@ class Side(Reached):
         keys at coordinates up to the current one.
     depth : int
         Number of loops around the arrangement.
-    layout : Layout
     names : tuple of str
         Columns of the records, first the key.
     lower : int or None
@@ -234,7 +232,6 @@ class ReplayKernel(Kernel):
 
         Parameters
         ----------
-        sides : sequence of Side
         own : Side or None
             The arrangement of the output, without new updates; None if the output is not arranged.
         wanted : sequence of int
@@ -261,7 +258,6 @@ class Parts:
 
     Parameters
     ----------
-    parts : iterator of Part
     rows : int
         Upper bound of the number of updates in all parts.
     read : int

@@ -79,7 +79,6 @@ class Salt(Stage):
 
     Parameters
     ----------
-    name : str
     columns : tuple of str
         Columns that are hashed.
     hot : Hot, optional

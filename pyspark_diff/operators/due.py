@@ -48,7 +48,6 @@ class Due(Stage):
     column : str or None
         Column of the event time, to which the interval is added instead. Updates that arrive at or
         after their due time are dropped.
-    time_type : TimeType
     """
 
     name: str
@@ -203,7 +202,6 @@ def due(source: Node, interval: int, column: str | None, taken: Sequence[str]) -
 
     Parameters
     ----------
-    source : Node
     interval : int
         As times are encoded.
     column : str or None
@@ -226,8 +224,6 @@ def falls_due(kind: str, source: Linear, sign: int) -> Reader:
 
     Parameters
     ----------
-    kind : str
-    source : Linear
     sign : int
         1 to insert records at their due times, -1 to retract them.
 
@@ -249,7 +245,6 @@ def later(
 
     Parameters
     ----------
-    source : Node
     interval : sequence of int
         A number for each field.
     column : str or None

@@ -31,8 +31,6 @@ class Inspect(Node):
 
     Parameters
     ----------
-    source : Node
-    show : callable
     by_table : bool
         Whether the function takes a table.
     names : tuple of str

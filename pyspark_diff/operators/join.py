@@ -230,7 +230,6 @@ def semijoin(
 
     Parameters
     ----------
-    left : Arranged
     keys : Arranged
         Distinct keys of the same types, without values.
     anti : bool

@@ -147,7 +147,6 @@ def with_normal_form(source: Node, *, floats: bool = False) -> Node:
 
     Parameters
     ----------
-    source : Node
     floats : bool
         Also bring floats into normal form. Updates of inputs and results of expressions have it.
     """
@@ -235,7 +234,6 @@ class Expression(Stage):
         From a frame of update rows to a frame of update rows.
     takes : StructType
         Spark schema of the input's update rows.
-    keeps_time_and_diff : bool
     same : tuple of (str, str)
         Known pairs of (column of the input, equal column of the output).
     label : str

@@ -115,7 +115,6 @@ class Variable(Node):
 
     Parameters
     ----------
-    loop : LoopScope
     start : Node
         The value of the variable in the first iteration.
     """
@@ -162,8 +161,6 @@ class EnterAt(Node):
 
     Parameters
     ----------
-    loop : LoopScope
-    source : Node
     at : str
         The column with the number of the iteration.
     names : tuple of str
@@ -230,7 +227,6 @@ class Move(Passing):
 
     Parameters
     ----------
-    source : Node
     number : int
         Number of the field, without the first field.
     by : int
@@ -277,7 +273,6 @@ def moved(source: Node, by: Sequence[int], names: Sequence[str]) -> Node:
 
     Parameters
     ----------
-    source : Node
     by : sequence of int
         Distance of the later time, field by field.
     names : sequence of str
@@ -298,8 +293,6 @@ class Moving(Stage):
 
     Parameters
     ----------
-    at : str
-    number : int
     first : bool
         Whether records with smaller numbers belong to the output as well.
     """
@@ -332,7 +325,6 @@ class Completing(Stage):
     ----------
     names : tuple of str
         Columns with the fields of times, except the first.
-    frontier : Antichain
     complete : bool
         Whether the output has the complete times, or the incomplete times.
     """

@@ -36,7 +36,6 @@ class LoopScope:
 
     Parameters
     ----------
-    name : str
     parent : LoopScope or None
         The loop around it.
     max_iterations : int
@@ -103,10 +102,8 @@ class Node:
     ----------
     kind : str
         The operator's name, for messages.
-    inputs : tuple of Node
     schema : Schema
         Data columns of the output.
-    time_type : TimeType
     loop : LoopScope or None
         The innermost loop around it; None outside of all loops.
     """
@@ -148,7 +145,6 @@ class Node:
 
 
 def _changed(node: AnyNode, **changes: object) -> AnyNode:
-    """A copy of a node with some attributes changed."""
     changed = copy(node)
     for name, value in changes.items():
         object.__setattr__(changed, name, value)
@@ -174,9 +170,6 @@ class Input(Node):
 
     Parameters
     ----------
-    schema : Schema
-    time_type : TimeType
-    name : str
     frame : DataFrame or None
         Update rows with ``__time`` and ``__diff`` that are the whole history of the collection;
         None for an input that an `InputSession` feeds.
@@ -221,10 +214,6 @@ class Linear(Node):
 
     Parameters
     ----------
-    kind : str
-    source : Node
-    schema : Schema
-    stage : Stage
     made_of : callable, optional
         From wanted columns of the output to columns of the input. By default all input columns.
     """
@@ -310,8 +299,6 @@ class Keyed(Arranged):
 
     Parameters
     ----------
-    kind : str
-    source : Node
     schema : Schema
         Output columns.
     kernel : ReplayKernel or None
@@ -392,12 +379,10 @@ class Reader(Arranged):
 
     Parameters
     ----------
-    kind : str
     sources : sequence of Arranged
         Arrangements with keys of the same types.
     schema : Schema
         Output columns.
-    kernel : Kernel
     by : sequence of str, optional
         The output's columns with the arrangements' key, if the output has all of them. An
         arrangement of the output by these columns needs no shuffle.

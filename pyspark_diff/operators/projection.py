@@ -140,7 +140,6 @@ class Filter(Stage):
 
     Parameters
     ----------
-    condition : ArrowExpression
     by_spark : BySpark
         The same for frames.
     wanted : frozenset of str, optional
@@ -191,8 +190,6 @@ def compute(
 
     Parameters
     ----------
-    kind : str
-    source : Node
     schema : Schema
         Spark's schema of the output.
     columns : sequence of CompiledExpression

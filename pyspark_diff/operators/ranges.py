@@ -126,7 +126,6 @@ class Beyond(_Ranged):
 
     Parameters
     ----------
-    larger : bool
     unread : bool, optional
         Whether the value itself has no reader. The stage then drops it, and adds up diffs of equal
         records before it emits a row for each block. If a value changes a little, most of its rows

@@ -49,13 +49,11 @@ class ReduceKernel(ReplayKernel):
 
     Parameters
     ----------
-    function : callable
     form : {"rows", "pandas", "arrow"}
     values : tuple of str
         Columns that are not part of the key.
     schema : pyarrow.Schema
         Columns of the function's result.
-    time_type : TimeType
     diff : str
         Name of the column of multiplicities in the tables that the function receives.
     allow_negative : bool
@@ -384,14 +382,11 @@ def reduce(
 
     Parameters
     ----------
-    source : Arranged
-    function : callable
     schema : Schema
         Columns of the function's result, without the key.
     form : {"rows", "pandas", "arrow"}
     diff : str
         Name of the column of multiplicities in the tables that the function receives.
-    allow_negative : bool
 
     Notes
     -----

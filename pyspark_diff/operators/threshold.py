@@ -80,7 +80,6 @@ def threshold(
 
     Parameters
     ----------
-    source : Node
     function : callable or None
         None is distinct.
     by : sequence of str, optional

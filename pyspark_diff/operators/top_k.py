@@ -30,7 +30,6 @@ class TopKKernel(ReplayKernel):
 
     Parameters
     ----------
-    k : int
     names : tuple of str
         Columns of the records.
     by : int
@@ -94,7 +93,6 @@ def top_k(
     ----------
     source : Arranged
         Made by `pyspark_diff.operators.arrange.arrange_in_order`.
-    k : int
     by : int
         Number of the value's columns that define the order.
     number : str, optional

@@ -59,7 +59,6 @@ class ChangesInput(Input):
     ----------
     record : Schema
         Columns of the records.
-    key : tuple of str
     change, number : str
         Further columns: the code of the change, and its number.
     """
@@ -98,10 +97,8 @@ class UpsertKernel(ReplayKernel):
     ----------
     names : tuple of str
         Columns of the records.
-    key : tuple of str
     change, number : str
         Further columns of the changes.
-    time_type : TimeType
     clears : tuple of (int, int)
         Time and number of each change that removes all records, in order.
     """

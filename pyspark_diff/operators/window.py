@@ -154,7 +154,6 @@ class _Columns:
         return self._known[name]
 
     def column(self, name: str, candidates: Int64) -> pa.Array:
-        """A column of some candidates."""
         side, rows = self._side, self._rows
         position = side.names.index(name)
         if side.is_value(name):
