@@ -91,7 +91,6 @@ class Field:
 
     Parameters
     ----------
-    name : str
     kind : pyarrow.DataType
         Arrow type of the values; the table's type may differ, for example in the time zone.
     """

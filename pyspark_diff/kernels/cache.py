@@ -46,7 +46,6 @@ class KernelCache:
 
     Parameters
     ----------
-    function : callable
     on_miss : callable
         Called if the function has to be compiled.
     """

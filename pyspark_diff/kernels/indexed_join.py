@@ -75,10 +75,8 @@ def join_new(
     ----------
     keys, values, times, diffs : ndarray of int64
         Consolidated, ordered by (key, value, time).
-    theirs : KeyIndex
     at : int
         The coordinate of the visit, packed; of a single loop.
-    most : int
     keyed, placed : bool
         Whether the caller reads keys and coordinates; else their rows are not written.
 

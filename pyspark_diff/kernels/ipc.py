@@ -27,7 +27,6 @@ def to_batch(updates: UpdateChunk, *, narrow: bool = False) -> pa.RecordBatch:
 
     Parameters
     ----------
-    updates : UpdateChunk
     narrow : bool
         Store integers in as few bytes as their range allows. The result is smaller, but a reader
         has to copy the integers; leave it off for files that are mapped.

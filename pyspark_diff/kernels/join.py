@@ -52,7 +52,6 @@ class Matches:
 
     Parameters
     ----------
-    left, right : UpdateChunk
     left_rows, right_rows : ndarray of int64, shape (pairs,), or None
         None if each pair has its own row.
     time, diff : ndarray of int64, shape (pairs,), or int
@@ -82,7 +81,6 @@ class Meeting:
 
     Parameters
     ----------
-    left, right : UpdateChunk
     left_starts, left_counts, right_starts, right_counts : ndarray of int64, shape (runs,)
         First row and number of rows of each run.
     swap : bool
@@ -207,7 +205,6 @@ def join(
 
     Parameters
     ----------
-    left, right : Reached
     at : tuple of int
         The coordinate; ``()`` outside of loops.
     lower : int or None

@@ -51,7 +51,6 @@ class KeyIndex:
     batches : iterable of (int or None, UpdateChunk, bool)
         Bucket, or None for updates of all buckets; updates; and whether they are from before the
         step. They have `words`.
-    buckets : int
     narrow : bool
         Whether Spark hashes the key as 32 bits.
     """

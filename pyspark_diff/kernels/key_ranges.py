@@ -75,7 +75,6 @@ def ranges(new: Sequence[UpdateChunk], old: Sequence[UpdateChunk], most: int) ->
     ----------
     new, old : sequence of UpdateChunk
         Each is in order of its keys.
-    most : int
 
     Examples
     --------
@@ -134,7 +133,6 @@ def keys_at_least(key64: Int64, most: int) -> int:
     Parameters
     ----------
     key64 : ndarray of int64, in order
-    most : int
 
     Examples
     --------

@@ -123,7 +123,6 @@ def replay_on(
     ----------
     old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by ``key64``.
-    new : Grouped
     limit : Limit or None
         In a loop, the coordinates of old updates that count.
 

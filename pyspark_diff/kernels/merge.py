@@ -37,10 +37,6 @@ def merge(batches: list[UpdateChunk], since: int | None) -> UpdateChunk:
     since : int or None
         See `pyspark_diff.kernels.replay.compact`.
 
-    Returns
-    -------
-    UpdateChunk
-
     Examples
     --------
     >>> import numpy as np

@@ -56,8 +56,6 @@ class PairSums:
     ----------
     first, second : int
         The columns, null together.
-    sums : GroupSums
-    n : ndarray of int64
     """
 
     first: int

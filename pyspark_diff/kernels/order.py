@@ -28,10 +28,6 @@ _FAR = 64
 def order_of(values: Int64) -> Int64:
     """The rows in the order of their numbers.
 
-    Returns
-    -------
-    ndarray of int64
-
     Examples
     --------
     >>> order_of(np.array([5, 3, 5, 3]))

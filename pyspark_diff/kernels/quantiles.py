@@ -158,12 +158,9 @@ def at_places(
     old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by (key64, key, value, time). The value
         is a number.
-    new : Grouped
     events : ndarray of int64
         For each new update: the number of its key times `width`, plus the number of its time from 1
         on.
-    width : int
-    wanted : Quantiles
     limit : Limit or None
         In a loop, the coordinates whose rows count.
 

@@ -57,10 +57,6 @@ def codes(columns: Sequence[pa.Array], ordering: Ordering, rows: int = 0) -> Int
     rows : int
         Number of records; needed if there is no column. Then all records are equal.
 
-    Returns
-    -------
-    ndarray of int64
-
     Raises
     ------
     UnsupportedTypeError

@@ -40,7 +40,6 @@ class GroupSums:
 
     Parameters
     ----------
-    vectors : DiffVectors
     starts : mapping from Accumulator to int
         The first component of each accumulator.
     """

@@ -28,11 +28,6 @@ _SAFE = 2.0**62
 def snapshot(batches: Sequence[UpdateChunk], time: int) -> Iterator[UpdateChunk]:
     """The records at a time, with all times zero; no record is in two outputs.
 
-    Parameters
-    ----------
-    batches : sequence of UpdateChunk
-    time : int
-
     Raises
     ------
     DiffOverflowError
@@ -60,7 +55,6 @@ def repeated_places(counts: Int64, most: int) -> Iterator[Int64]:
     ----------
     counts : array of int64
         The count of each record; none is negative.
-    most : int
 
     Examples
     --------
@@ -75,7 +69,6 @@ def repeated_places(counts: Int64, most: int) -> Iterator[Int64]:
 
 
 def _until(updates: UpdateChunk, time: int) -> UpdateChunk:
-    """The updates up to a time."""
     if not isinstance(updates.time, np.ndarray):
         return updates if updates.time <= time else updates.between(0, 0)
     early = updates.time <= time

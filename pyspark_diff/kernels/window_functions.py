@@ -41,7 +41,6 @@ class Evaluated:
 
     Parameters
     ----------
-    rows : WindowRows
     entries, segments : ndarray of int64
         Of `pyspark_diff.kernels.window_replay`.
     column : callable
@@ -206,7 +205,6 @@ class Offset(Function):
 
     Parameters
     ----------
-    column : str
     rows : int
         Distance in rows; negative before the row.
     default : object
@@ -251,8 +249,6 @@ class Picked(Function):
     ----------
     name : str
         One of `PICKED`.
-    column : str
-    frame : WindowFrame
     valid : str or None
         A column: rows with a null in it are skipped.
     """
@@ -315,10 +311,8 @@ class Nth(Function):
 
     Parameters
     ----------
-    column : str
     number : int
         From 1 on, or from the end from -1 on.
-    frame : WindowFrame
     valid : str or None
         A column: rows with a null in it are skipped.
     default : object
@@ -407,8 +401,6 @@ class Summed(Function):
     ----------
     column : str or None
         The first column of the result.
-    result : Result
-    frame : WindowFrame
     """
 
     column: str | None

@@ -46,11 +46,8 @@ class WindowRows:
         The number of rows that were read.
     diff : ndarray of int64
         The diffs of the rows that were read.
-    keys : UpdateChunk
     key : ndarray of int64
         The key of each partition.
-    new : Grouped
-    ordering : Ordering
     by : int
         The number of columns of the order; the others only break ties.
     edges : list of (ndarray of int64, ndarray of int64)
@@ -158,8 +155,6 @@ def rows_of(
     old : list of UpdateChunk
         Batches of updates before the new ones, each ordered by (key64, key, value, time) with the
         values ordered by `ordering`.
-    new : Grouped
-    ordering : Ordering
     by : int
         The number of columns of the order.
     limit : Limit or None

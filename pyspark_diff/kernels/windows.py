@@ -61,8 +61,6 @@ def windows(
 
     Parameters
     ----------
-    rows : WindowRows
-    functions : sequence of Function
     column : callable
         A column of the candidates by its name.
     order : tuple of (str, bool), or None

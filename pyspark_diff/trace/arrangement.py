@@ -53,12 +53,8 @@ class Arrangement:
 
     Parameters
     ----------
-    trace : Trace
-    schema : Schema
-    layout : Layout
     stored : tuple of str
         Names of the columns in the order of the layout, with the columns of the key first.
-    time_type : TimeType
     time, diff : str
         The user's names of these columns.
     """
@@ -92,7 +88,6 @@ class Arrangement:
 
         Parameters
         ----------
-        spark : SparkSession
         since : int, optional
             Times before it advance to it.
         """
@@ -110,7 +105,6 @@ class Arrangement:
 
         Parameters
         ----------
-        spark : SparkSession
         lower, upper : int or None
             Only updates with ``lower <= time < upper``; None is no bound.
         """
@@ -141,7 +135,6 @@ class Arrangement:
 
         Parameters
         ----------
-        spark : SparkSession
         inside : callable
             Returns a mask of the chosen rows of a table. Executors get a copy of it.
         """
@@ -246,9 +239,6 @@ class Arrangement:
 
         Parameters
         ----------
-        spark : SparkSession
-        time : int
-        allow_negative : bool
         remedy : callable
             Returns the remedy for records with more removals than insertions.
 

@@ -24,8 +24,6 @@ class BatchFile:
 
     Parameters
     ----------
-    path : str
-    rows : int
     size : int
         Length in bytes.
     diffs : int
@@ -45,7 +43,6 @@ class BatchInMemory(dict[int, tuple[BatchFile, ...]]):
     ----------
     directory : str
         The directory of all files. Its path opens the rows of all buckets.
-    files : mapping of int to tuple of BatchFile
     """
 
     def __init__(self, directory: str, files: Mapping[int, tuple[BatchFile, ...]]):

@@ -67,7 +67,6 @@ class InboxBatch:
     number : int
         The number of the batch in its query.
     schema : pyspark.sql.types.StructType
-    files : tuple of InboxFile
     """
 
     root: str
@@ -100,14 +99,10 @@ def put_file(
 
     Parameters
     ----------
-    objects : Objects
     name : str
         The name of the inbox.
-    query : str
-    number : int
     attempt : str
         Twelve hexadecimal digits.
-    part : int
     rows : sequence of pyarrow.RecordBatch
         At least one.
     """

@@ -32,7 +32,6 @@ class KeptCollection:
 
     Parameters
     ----------
-    arrangement : Arrangement
     columns : tuple of str
         The user's names of its columns, possibly with duplicates.
     buckets : int
@@ -88,8 +87,6 @@ def kept_collection(decoder: StoredTraces, name: str, where: str) -> KeptCollect
 
     Parameters
     ----------
-    decoder : StoredTraces
-    name : str
     where : str
         The commit and the store, for messages.
 

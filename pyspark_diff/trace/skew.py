@@ -26,8 +26,6 @@ class Load(NamedTuple):
 
     Parameters
     ----------
-    bucket : int
-    rows, bytes : int
     heaviest : list of Heavy
         The keys with the most rows, in descending order of rows.
     """
@@ -45,7 +43,6 @@ def loads(arrangement: Arrangement, buckets: int) -> list[Load]:
 
     Parameters
     ----------
-    arrangement : Arrangement
     buckets : int
         The number of buckets.
     """

@@ -103,7 +103,6 @@ class Trace:
 
         Parameters
         ----------
-        upper, since : Antichain
         files : mapping of int to tuple of BatchFile
         advanced : Antichain, optional
             The frontier to which the times of the files were advanced. The default is `since`.

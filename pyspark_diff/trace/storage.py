@@ -207,7 +207,6 @@ def write_batch(
     ----------
     path : str
         A path, or the URL of a file in a store.
-    batch : RecordBatch or Table
     make : bool
         Whether to create the directory. A task of a Spark job does not: after a failure of the job
         and the removal of its files, other tasks may still run, and must leave no files.

@@ -36,8 +36,6 @@ class PayloadPlace:
 
     Parameters
     ----------
-    commit : int
-    offset, length, checksum : int
     rows, diffs : int
         The same as those of `BatchFile`.
     """
@@ -55,7 +53,6 @@ class StoredTraces:
 
     Parameters
     ----------
-    text : bytes
     root : str
         The root of the store.
     files : mapping of str to FileInfo
@@ -140,9 +137,6 @@ def stored_traces(
 
     Parameters
     ----------
-    objects : Objects
-    commits : Commits
-    commit : Commit
     own : str
         A directory that only this reader uses. The paths of small batches lie in it, and memory
         has their rows.

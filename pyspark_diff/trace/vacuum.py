@@ -70,7 +70,6 @@ def vacuum(
 
     Parameters
     ----------
-    objects : Objects
     commits : Commits
         The commits of the same root.
     retain : int
