@@ -93,6 +93,8 @@ def outcome(uv: Path, python: str, wanted: str, folder: Path) -> str:
     around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     around.update(
         PYSPARK_PYTHON=str(inside), PYSPARK_DRIVER_PYTHON=str(inside), UV_PYTHON_DOWNLOADS="never",
+        # As all environments are in one place, each Python compiles the kernels only once.
+        NUMBA_CACHE_DIR=str(folder.parent / "kernels"),
     )
     for step, *command in (
         ("environment", uv, "venv", "--quiet", "--python", python, folder),
@@ -114,15 +116,18 @@ def check(wheel: Path, uv: Path, chosen: argparse.Namespace) -> list[str]:
     pythons = {version: python_of(version) for version in chosen.python}
     failures = []
     print(f"| extra | {' | '.join(pythons)} |\n|{'---|' * (len(pythons) + 1)}", flush=True)
-    for extra in chosen.extra:
-        cells = []
-        for version, python in pythons.items():
-            cells.append("–")
-            if python is not None:
-                with tempfile.TemporaryDirectory(prefix="release-") as name:
-                    cells[-1] = outcome(uv, python, requirement(wheel, extra), Path(name) / "env")
-                if not cells[-1].endswith(" s"):
-                    failures.append(f"{extra} on Python {version}: {cells[-1]}")
-                    cells[-1] = "failed"
-        print(f"| {extra} | {' | '.join(cells)} |", flush=True)
+    with tempfile.TemporaryDirectory(prefix="release-") as name:
+        folder = Path(name) / "environment"
+        for extra in chosen.extra:
+            print(f"| {extra} |", end="", flush=True)
+            for version, python in pythons.items():
+                cell = "–" if python is None else outcome(
+                    uv, python, requirement(wheel, extra), folder
+                )
+                if python is not None and not cell.endswith(" s"):
+                    failures.append(f"{extra} on Python {version}: {cell}")
+                    cell = "failed"
+                print(f" {cell} |", end="", flush=True)
+                shutil.rmtree(folder, ignore_errors=True)
+            print(flush=True)
     return failures
