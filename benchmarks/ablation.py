@@ -35,15 +35,16 @@ from k_core import Core
 from measure import cpu_seconds, save, seconds, table
 from nightly_view import Night, delta_session
 from plain_graphs import Digest
-from pyspark_diff import Dataflow, DiffFrame
+from pyspark_diff import Dataflow, DiffFrame, thresholds
 from pyspark_diff.fallbacks import COMPILED, DELTALAKE, FUSED, INTEGERS, MEMORY, PYARROW
+from pyspark_diff.thresholds import Thresholds
 from skip_level import Company, moves, write_people
 
 #: Seconds of the load and the median of the steps, and a value that is the same on each path.
 Outcome = tuple[float, float, Any]
 #: An outcome and the processor time of its run.
 Run = tuple[float, Outcome]
-#: Attributes of the library by their module, and their values without a fast path.
+#: Attributes of the library by their module, or thresholds, and their values without a fast path.
 Patches = tuple[tuple[str, Any], ...]
 
 
@@ -63,7 +64,7 @@ PATHS: dict[str, Patches] = {
     PYARROW: tuple((f"{module}.parquet_scan", _none) for module in _SCANS),
     DELTALAKE: (("sources.delta.delta_files", _none), ("sinks.delta.delta_files", _none)),
     FUSED: (("engine.fusion.Fusion.follow", _none),),
-    MEMORY: (("runners.work.IN_MEMORY_ROWS", 0),),
+    MEMORY: (("in_memory_rows_max", 0),),
     "threads": (("runners.local._threads", lambda *_: 1),),
 }
 
@@ -79,8 +80,10 @@ def without(path: str | None) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for name, value in PATHS[path] if path else ():
-            place, attribute = _owner(name)
-            stack.enter_context(mock.patch.object(place, attribute, value))
+            if name in Thresholds.__dataclass_fields__:
+                stack.enter_context(thresholds.using(**{name: value}))
+            else:
+                stack.enter_context(mock.patch.object(*_owner(name), value))
         yield
 
 

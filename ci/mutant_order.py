@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import Phase, settings
 
@@ -11,10 +13,10 @@ def pytest_configure() -> None:
     settings.register_profile("mutants", settings.default, phases=[
         phase for phase in Phase if phase is not Phase.shrink])
     settings.load_profile("mutants")
-    from pyspark_diff.kernels import jit
+    from pyspark_diff import thresholds
 
     # A changed kernel is compiled anew, which a test of logged lines must not meet.
-    jit.PATIENCE = 1e6
+    thresholds.current = replace(thresholds.current, compile_log_seconds=1e6)
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from hypothesis import Phase, settings
 from py4j.java_gateway import JavaClass, JVMView
 from pyspark.sql import SparkSession
 
+from pyspark_diff import thresholds
 from pyspark_diff.spark.session import session
+from pyspark_diff.thresholds import Thresholds
 
 settings.register_profile(
     "ci",
@@ -245,6 +248,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def use_thresholds() -> Iterator[Callable[..., Thresholds]]:
+    """Use other thresholds until the test ends: ``use_thresholds(merge_rows_min=0)``."""
+    with ExitStack() as stack:
+        yield lambda **values: stack.enter_context(thresholds.using(**values))
 
 
 @pytest.fixture

@@ -19,11 +19,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from pyspark_diff import DamagedStateError, Dataflow, DiffFrame, FormatError
+from pyspark_diff import DamagedStateError, Dataflow, DiffFrame, FormatError, thresholds
 from pyspark_diff.dataflow.stored import StateReader
-from pyspark_diff.runners import work
 from pyspark_diff.trace import commits as chain
 from pyspark_diff.trace.manifest import name_of
 from pyspark_diff.trace.roots import objects_at
@@ -71,8 +69,7 @@ def open_store(spark: Any, root: str, give: Callable[..., None] | None = None) -
 @contextmanager
 def limits() -> Iterator[None]:
     """Few rows are many, and few tombstones."""
-    with mock.patch.object(work, "IN_MEMORY_ROWS", SMALL), \
-            mock.patch.object(chain, "MOST_TOMBSTONES", TOMBSTONES):
+    with thresholds.using(in_memory_rows_max=SMALL, tombstones_max=TOMBSTONES):
         yield
 
 

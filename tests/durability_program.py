@@ -56,12 +56,11 @@ from fault_program import (
 from faults import Fault
 from oracle import Collection, accumulate
 
-from pyspark_diff import Dataflow, DiffError, StorageError, set_credentials
+from pyspark_diff import Dataflow, DiffError, StorageError, set_credentials, thresholds
 from pyspark_diff.dataflow import durable
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
-from pyspark_diff.runners import work
 from pyspark_diff.trace import commits as commits_module
 from pyspark_diff.trace import spine, storage
 from pyspark_diff.trace import vacuum as vacuum_module
@@ -324,7 +323,7 @@ def small_batches() -> Iterator[None]:
     """Few rows are many; what is warned of is what is looked at here anyway."""
     logger = logging.getLogger("pyspark_diff")
     level = logger.level
-    with mock.patch.object(work, "IN_MEMORY_ROWS", IN_MEMORY_ROWS), warnings.catch_warnings():
+    with thresholds.using(in_memory_rows_max=IN_MEMORY_ROWS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logger.setLevel(logging.CRITICAL)
         try:
@@ -954,12 +953,12 @@ def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
         root = folder / f"writers-{slept}"
         # All is in memory, so that no file that a vacuum took stops the one that slept.
         with tally.run("one that slept" if slept else "two that are awake"), \
-                mock.patch.object(work, "IN_MEMORY_ROWS", 4096):
+                thresholds.using(in_memory_rows_max=4096):
             first = Application(spark, root)
             first.step()
             second = Application(spark, root)
             try:
-                with mock.patch.object(commits_module, "MOST_TOMBSTONES", 0):
+                with thresholds.using(tombstones_max=0):
                     for _ in range(3 if slept else 0):
                         second.step()
                     if slept:

@@ -12,10 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from pyspark_diff import Dataflow
-from pyspark_diff.runners import work
+from pyspark_diff import Dataflow, thresholds
 from pyspark_diff.trace.manifest import FORMAT
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -51,7 +49,7 @@ def make(spark: Any, root: str) -> None:
     from datetime import datetime, timezone
     from decimal import Decimal
 
-    with mock.patch.object(work, "IN_MEMORY_ROWS", 4):
+    with thresholds.using(in_memory_rows_max=4):
         for time in range(10):
             with open_store(spark, root) as flow:
                 flow.session("people").insert([(time, f"name {time}")])

@@ -14,15 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from damaged_stores import Wrong, arrangement_of, rows_of
 from pyspark.sql import is_remote
 
-from pyspark_diff import Dataflow, NotReadableError
+from pyspark_diff import Dataflow, NotReadableError, thresholds
 from pyspark_diff.dataflow.stored import StateReader
-from pyspark_diff.runners import work
-from pyspark_diff.trace import commits as chain
 
 RETAIN = 5
 #: Files and folders of the store, at most: what five commits stand on, and what they left.
@@ -401,8 +398,7 @@ def _persistent(spark: Any) -> int:
 def run(spark: Any, root: str, actions: int, seed: int = 0) -> Counter[str]:
     """Take many actions; gives how often each was taken, and what was there at the end."""
     before = _persistent(spark)
-    with mock.patch.object(work, "IN_MEMORY_ROWS", 4), \
-            mock.patch.object(chain, "MOST_TOMBSTONES", 10):
+    with thresholds.using(in_memory_rows_max=4, tombstones_max=10):
         long = LongRun(spark, root, seed)
         descriptors: list[int] = []
         for number in range(actions):

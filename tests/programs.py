@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from typing import Any, Collection, Iterator, Mapping, Sequence
 
 import pandas as pd
 import pyarrow as pa
-import pytest
 from hypothesis import strategies as st
 from oracle import (
     FLAT_MAPS,
@@ -32,14 +32,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError
-from pyspark_diff.kernels import join, sums
-from pyspark_diff.runners import local, work
+from pyspark_diff import Dataflow, DiffFrame, Loop, NotReadableError, thresholds
 from pyspark_diff.spark.data_types import arrow_type
+from pyspark_diff.thresholds import Thresholds
 from pyspark_diff.trace import held_batches
 
-#: How many rows are many: from there on they are treated in another way.
-MANY = [(sums, "PARTITIONED"), (sums, "DENSE"), (join, "LONG"), (local, "THREADED")]
+#: Thresholds with which few rows go where many go, and no large batch stays in memory.
+MANY = {
+    "partition_rows_min": 0, "dense_slots_per_row_max": 0, "multiply_pairs_max": 0,
+    "threaded_rows_min": 0, "large_memory_divisor": 1 << 60,
+}
 #: Few values of each type, so that updates meet; those at the edges of the type among them.
 DOMAINS: dict[str, list[Any]] = {
     "array<int>": [[], [1], [None], [1, 2], None],
@@ -414,7 +416,7 @@ class Run:
         program: Program,
         *,
         kept: bool = False,
-        held: int = work.IN_MEMORY_ROWS,
+        held: int = Thresholds.in_memory_rows_max,
         late: Sequence[int] = (),
         keeps: Collection[int] = (),
         keyed: Collection[int] = (),
@@ -426,7 +428,7 @@ class Run:
     ):
         self.spark, self.program = spark, program
         self._held = held
-        self._limits = pytest.MonkeyPatch()
+        self._limits = ExitStack()
         self._store, self._reopened, self._killed = store, set(reopened), killed
         self._keyed, self._constants, self._keeps = keyed, constants, keeps
         self._kept, self._late, self._steps = kept, late, 0
@@ -460,7 +462,7 @@ class Run:
     def _write(self, flow: Dataflow) -> None:
         """Write the program, with all outputs that there are by now."""
         self.flow = flow
-        if self._held < work.IN_MEMORY_ROWS:
+        if self._held < Thresholds.in_memory_rows_max:
             flow._piece_rows = max(1, 4 * self._held)
         self.sessions: list[Any] = []
         self._names = {}
@@ -492,16 +494,13 @@ class Run:
             output.again = old.last if self._killed else []
 
     def __enter__(self) -> "Run":
-        self._limits.setattr(work, "IN_MEMORY_ROWS", self._held)
-        if not self._held:
-            # All batches are files; with a row that may be held the others are large ones.
-            self._limits.setattr(held_batches, "SHARE", 1 << 60)
-            for module, limit in MANY:
-                self._limits.setattr(module, limit, 0)
+        # Without rows in memory all batches are files, also large ones.
+        more = {} if self._held else MANY
+        self._limits.enter_context(thresholds.using(in_memory_rows_max=self._held, **more))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._limits.undo()
+        self._limits.close()
         self.flow.close()
 
     def _add_outputs(self, steps: int) -> None:

@@ -28,9 +28,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pyspark_diff import ConcurrentWriteError, Dataflow
+from pyspark_diff import ConcurrentWriteError, Dataflow, thresholds
 from pyspark_diff.dataflow import durable
-from pyspark_diff.runners import work
 
 HANGS = 120.0
 #: Where a writer is stopped in the middle of a step.
@@ -100,7 +99,7 @@ def zombie(spark: Any, root: str, phase: str, report: Callable[[dict[str, Any]],
         stop()
         return true(*args)
 
-    with mock.patch.object(work, "IN_MEMORY_ROWS", 0):
+    with thresholds.using(in_memory_rows_max=0):
         for number in 1, 2:
             with mock.patch.object(*place, stopped if number == 1 else true):
                 try:

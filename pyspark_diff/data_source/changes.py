@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.data_source.opened import BATCH_ROWS, Rows
+from pyspark_diff import thresholds
+from pyspark_diff.data_source.opened import Rows
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import from_int64
-from pyspark_diff.kernels.standing import PIECE_ROWS, repeated_places
+from pyspark_diff.kernels.standing import repeated_places
 from pyspark_diff.kernels.updates import UpdateChunk, concat
 
 
@@ -38,7 +39,8 @@ def changes_in(
     """
     batches = [updates for updates in (*new, *old) if len(updates)]
     negated = {id(updates) for updates in old}
-    for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)) if batches else ():
+    most = thresholds.current.standing_piece_rows
+    for keys in ranges(batches, [], fitting(batches, most)) if batches else ():
         parts = []
         for updates in batches:
             part = updates_between(updates, keys)
@@ -78,7 +80,7 @@ def _as_cdc(rows: Rows, changes: UpdateChunk) -> Iterator[pa.RecordBatch]:
         order[turned], order[turned + 1] = turned + 1, turned
         changes, kinds, diffs = changes.take(order), kinds[order], diffs[order]
     names = pa.array(["insert", "delete", "update_postimage", "update_preimage"])
-    for places in repeated_places(np.abs(diffs), BATCH_ROWS):
+    for places in repeated_places(np.abs(diffs), thresholds.current.read_batch_rows):
         version = pa.array(np.full(places.size, rows.commit))
         extra = (names.take(pa.array(kinds[places])), version)
         yield from rows.batches(changes.take(places), extra)
@@ -95,5 +97,5 @@ def _as_rows(rows: Rows, changes: UpdateChunk) -> Iterator[pa.RecordBatch]:
             f"records were taken back, such as {shown}, and shape 'rows' cannot express that: read "
             "the stream as .option('shape', 'changes'), or as 'cdc'"
         )
-    for places in repeated_places(diffs, BATCH_ROWS):
+    for places in repeated_places(diffs, thresholds.current.read_batch_rows):
         yield from rows.batches(changes.take(places))

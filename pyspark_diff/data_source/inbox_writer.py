@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from pyspark_diff import thresholds
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import StorageError
 from pyspark_diff.spark.stored_schema import schema_to_json
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: The job properties with the ids of the query and of the batch.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-#: The size of rows from which a file is complete.
-FILE_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class InboxWriter(DataSourceStreamArrowWriter):
                 continue
             buffer.append(rows)
             size += rows.nbytes
-            if size >= FILE_BYTES:
+            if size >= thresholds.current.inbox_file_bytes_min:
                 flush()
                 size = 0
         flush()

@@ -17,6 +17,7 @@ from typing import Union
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.data_source.options import Options
 from pyspark_diff.errors import DamagedStateError, NotReadableError, SchemaError
 from pyspark_diff.kernels import ipc
@@ -34,8 +35,6 @@ from pyspark_diff.trace.read_holds import ReadHold, read_with_hold
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.stored_traces import PayloadPlace, StoredTraces, stored_traces
 
-#: The greatest number of rows of a record batch.
-BATCH_ROWS = 1 << 16
 #: The options of reads.
 READ = ("path", "name", "shape", "time", "commit", "since", "until", "start", "allowNegative",
         "holdSeconds")
@@ -257,7 +256,7 @@ class Rows:
     def batches(
         self, updates: UpdateChunk, extra: Sequence[pa.Array] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches of `BATCH_ROWS` rows: the columns of the records, and extra columns."""
+        """Record batches of `read_batch_rows` rows: columns of the records, and extra columns."""
         schema = arrow_schema(self.struct)
         columns = dict(zip(self.stored, self.layout.decode(updates)))
         arrays = [columns[name] for name in self.struct.names[:len(columns)]] + list(extra)
@@ -269,5 +268,6 @@ class Rows:
             for array, field in zip(arrays, schema)
         ]
         whole = pa.RecordBatch.from_arrays(fitted, schema=schema)
-        for start in range(0, whole.num_rows, BATCH_ROWS):
-            yield whole.slice(start, BATCH_ROWS)
+        rows = thresholds.current.read_batch_rows
+        for start in range(0, whole.num_rows, rows):
+            yield whole.slice(start, rows)

@@ -22,9 +22,9 @@ from pyspark.sql import datasource
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_diff import thresholds
 from pyspark_diff.data_source.changes import changes_in
 from pyspark_diff.data_source.opened import (
-    BATCH_ROWS,
     READ,
     Held,
     OpenedCollection,
@@ -37,9 +37,6 @@ from pyspark_diff.errors import NegativeMultiplicityError, TimeRegressionError
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.standing import repeated_places, snapshot
 from pyspark_diff.kernels.updates import Int64, UpdateChunk
-
-#: The greatest number of keys that a scan looks up.
-MOST_KEYS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Keys:
         keys = self.by_bucket[bucket]
         first = np.searchsorted(updates.key64, keys, side="left")
         last = np.searchsorted(updates.key64, keys, side="right")
-        # All buckets together have at most `MOST_KEYS` keys.
+        # All buckets together have at most `look_up_keys_max` keys.
         rows = [np.arange(a, b) for a, b in zip(first, last) if a < b]
         return updates.take(np.concatenate(rows)) if rows else updates.between(0, 0)
 
@@ -157,7 +154,7 @@ class CollectionScan(DataSourceReader):
                 records = records.take(records.diffs() > 0)
                 times = records.diffs()
             if not (times == 1).all():
-                for places in repeated_places(records.diffs(), BATCH_ROWS):
+                for places in repeated_places(records.diffs(), thresholds.current.read_batch_rows):
                     yield from self._rows.batches(records.take(places))
             else:
                 yield from self._rows.batches(records)
@@ -208,7 +205,9 @@ def keys_of(filters: Iterable[object], rows: Rows, buckets: int) -> Keys | None:
             values.setdefault(path[0], list(condition.value))
         elif isinstance(condition, datasource.IsNull):
             values.setdefault(path[0], [None])
-    if not names or len(values) < len(names) or prod(map(len, values.values())) > MOST_KEYS:
+    if not names or len(values) < len(names):
+        return None
+    if prod(map(len, values.values())) > thresholds.current.look_up_keys_max:
         return None
     layout = Layout(rows.layout.types, rows.layout.hash_mask)
     combined = list(product(*(values[name] for name in names)))

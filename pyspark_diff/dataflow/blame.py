@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.pending import last_distinct_time
 from pyspark_diff.engine.rewind import rewound
@@ -32,8 +33,6 @@ from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 from pyspark_diff.times import Antichain
 from pyspark_diff.trace import storage
 
-#: The greatest number of trials, of seconds after which a trial begins, and of updates in a trial.
-TRIALS, SECONDS, ROWS = 24, 30.0, 100_000
 #: The greatest number of updates that a message names.
 NAMED = 3
 #: The greatest number of characters of a record in a message.
@@ -225,7 +224,7 @@ class Suspects:
         whole = np.arange(self._times.size)
         if not whole.size:
             return None
-        if fails is None or whole.size > ROWS:
+        if fails is None or whole.size > thresholds.current.blame_rows_max:
             return self._range(whole)
         error = fails(self._some(whole))
         if error is None:
@@ -235,8 +234,8 @@ class Suspects:
         blamed: list[int] = []
         left, low, began = whole, 0, time.perf_counter()
         high: int | None = left.size
-        for _ in range(TRIALS):
-            if time.perf_counter() - began > SECONDS:
+        for _ in range(thresholds.current.blame_trials_max):
+            if time.perf_counter() - began > thresholds.current.blame_seconds_max:
                 break
             if high is None:
                 # Whether the other updates fail without the blamed ones.
@@ -302,9 +301,9 @@ class Suspects:
 
 
 def _on_driver(arrival: Arrival) -> Arrival:
-    """An arrival whose updates are on the driver, if files store at most `ROWS` of them."""
+    """An arrival whose updates are on the driver, if they are at most `blame_rows_max`."""
     source = arrival.source
-    if not source.paths or source.rows is None or source.rows > ROWS:
+    if not source.paths or source.rows is None or source.rows > thresholds.current.blame_rows_max:
         return arrival
     table = pa.concat_tables(map(storage.read_table, source.paths))
     return replace(arrival, source=UpdateRows(source.schema, table=table, rows=table.num_rows))

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.dataflow.input_session import check_name
 from pyspark_diff.engine.compaction import last_before
 from pyspark_diff.engine.graph import Graph
@@ -34,7 +35,7 @@ from pyspark_diff.kernels.layout import as_int64
 from pyspark_diff.kernels.updates import joined
 from pyspark_diff.operators.loop import beyond
 from pyspark_diff.operators.node import Arranged, Input, Node
-from pyspark_diff.spark.frames import FEW_ROWS, column, few
+from pyspark_diff.spark.frames import column, few
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.arrangement import Arrangement
 
@@ -292,7 +293,9 @@ class Sinks:
             if table is None:
                 return few(changes())
             names = *output.columns, *table.column_names[len(output.columns):]
-            return table.rename_columns(names) if table.num_rows <= FEW_ROWS else None
+            if table.num_rows > thresholds.current.collect_frame_rows_max:
+                return None
+            return table.rename_columns(names)
 
         fields = arrangement.schema.struct.fields
         schema = T.StructType([

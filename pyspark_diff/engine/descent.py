@@ -19,7 +19,7 @@ from typing import Any, Iterable
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.engine.oscillation import HELD_ROWS
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.updates import UpdateChunk
 from pyspark_diff.spark.schema import Schema
@@ -74,7 +74,8 @@ class Descent:
         # At the first time there are no earlier updates, so insertions are the present records.
         times = updates.times()
         there = np.flatnonzero((times == times.min()) & (updates.diffs() > 0))
-        there = there[:HELD_ROWS]  # any records serve, and each of them costs a look-up
+        # Any records serve, and each of them costs a look-up.
+        there = there[:thresholds.current.watch_rows_max]
         if not there.size:
             return False
         when = int(times[there[0]])
@@ -83,7 +84,7 @@ class Descent:
         others = list(records.values())
         ones = np.ones(there.size, np.int64)
         keys = schema.only(records).layout().encode(others, 0 * ones, ones).key64.tolist()
-        if len(self._first) + there.size > HELD_ROWS:
+        if len(self._first) + there.size > thresholds.current.watch_rows_max:
             self._first, self.since = {}, iteration
         lost = _LOST * iteration * iteration * self._largest
         for row, (key, value) in enumerate(zip(keys, values)):

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.state import Arrival, Delivery, Shown, SinkChanges, State
 from pyspark_diff.kernels import ipc
@@ -35,9 +36,6 @@ from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.manifest import FileInfo, segments_of
 from pyspark_diff.trace.spine import Trace
 from pyspark_diff.trace.stored_traces import PayloadPlace, StoredTraces, antichain_told, understood
-
-#: Larger tables become files of their own.
-TABLE_BYTES = 1 << 22
 
 _T = TypeVar("_T")
 
@@ -101,7 +99,7 @@ def sealed(state: State, directory: Callable[[str], str]) -> State:
 def _at_rest(source: UpdateRows, directory: Callable[[str], str]) -> UpdateRows:
     if source.passing:
         raise TypeError("a stored state has no lazy rows; materialise the rows first")
-    if source.table is not None and source.table.nbytes > TABLE_BYTES:
+    if source.table is not None and source.table.nbytes > thresholds.current.commit_table_bytes_max:
         path = f"{directory('waiting')}/rows.arrow"
         path, _ = storage.write_lasting(path, source.table.combine_chunks())
         return replace(source, table=None, paths=(path,))

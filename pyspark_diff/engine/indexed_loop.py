@@ -15,6 +15,7 @@ from typing import Callable, Iterable, Iterator, Mapping, Protocol, Sequence, Ty
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.costs import NOTED
 from pyspark_diff.engine.loop_batches import Parted, Sorted, batches_of, sealed
@@ -67,11 +68,6 @@ from pyspark_diff.trace.spine import Trace
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-#: The most threads of one loop.
-MOST_SHARDS = 8
-#: From the first number of new rows on, the indices of a loop are divided by ranges of keys. From
-#: the second number of rows at a coordinate on, several threads process an operator's ranges.
-SHARDED, THREADED = 2_000, 1_000
 #: The size of an event in an index.
 EVENT_BYTES = 40
 
@@ -188,8 +184,9 @@ class IndexedLoop:
                     if updates.key64.size > largest.size:
                         largest = updates.key64
             largest_keys.append(largest)
-        if rows >= SHARDED:
-            self._shards = shards_of(largest_keys, min(os.cpu_count() or 1, MOST_SHARDS))
+        if rows >= thresholds.current.loop_shard_rows_min:
+            shards = min(os.cpu_count() or 1, thresholds.current.loop_shards_max)
+            self._shards = shards_of(largest_keys, shards)
         if not step.settings.few(rows):
             raise Unfit("the rows are more than the driver takes")
 
@@ -310,7 +307,8 @@ class IndexedLoop:
             return Sorted(*added_up(parts, *shard))
 
         rows = sum(keys.size for keys, *_ in parts)
-        if rows >= THREADED and len(self._shards) > 1 and not is_table(parts):
+        threaded = rows >= thresholds.current.loop_threaded_rows_min
+        if threaded and len(self._shards) > 1 and not is_table(parts):
             return self._team.each(part_of, self._shards)
         whole_part = Sorted(*added_up(parts))
         stops = np.searchsorted(whole_part.keys, [least for least, _ in self._shards[1:]]).tolist()
@@ -389,7 +387,8 @@ class IndexedLoop:
         self, do: Callable[[_Item], _Result], parts: Iterable[_Item], rows: int
     ) -> Iterable[_Result]:
         """The results of a function for each shard, in parallel if the rows are worth it."""
-        return self._team.each(do, parts) if rows >= THREADED else map(do, parts)
+        threaded = rows >= thresholds.current.loop_threaded_rows_min
+        return self._team.each(do, parts) if threaded else map(do, parts)
 
     def _is_too_much(self) -> bool:
         """Whether all indices together exceed the memory for an operator's rows."""

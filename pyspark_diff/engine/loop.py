@@ -17,7 +17,7 @@ from typing import Callable, Container, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff import times
+from pyspark_diff import thresholds, times
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.indexed_loop import IndexedLoop
@@ -53,11 +53,6 @@ from pyspark_diff.runners.view import ArrangementView
 from pyspark_diff.runners.work import BucketResult, files_of
 from pyspark_diff.times import Antichain, Coordinate
 
-#: The least number of batches of a merge by Spark: the other jobs of an iteration read a few more
-#: batches in less time than a job needs to merge them.
-MERGED = 8
-#: Seconds after which a running loop writes to the log, and between two lines of log.
-LOG_SECONDS = 5.0
 _logger = logging.getLogger("pyspark_diff")
 
 
@@ -188,7 +183,7 @@ class Iteration:
         self.step.merge({
             node: (self.step.traces[node], [self._lowers[node]]) for node in own
             if node in self._fresh and isinstance(node, Arranged)
-        }, MERGED)
+        }, thresholds.current.loop_merge_batches_min)
         self.stalls.began(subgraph.loop)
         changes = sum(
             self._feed_back(node, at) for node in own if isinstance(node, Variable)
@@ -334,7 +329,7 @@ class Iteration:
     def log_progress(self, loop: LoopScope, at: Coordinate, changes: int) -> None:
         """Write the progress of a long loop to the log, from time to time."""
         now = time.monotonic()
-        if now - self._logged >= LOG_SECONDS:
+        if now - self._logged >= thresholds.current.loop_log_seconds:
             self._logged = now
             _logger.info(
                 "%s: iteration %d%s, %d changes, %.0f s", loop.name, at[-1], inside(at), changes,

@@ -9,15 +9,11 @@ from typing import Sequence
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.consolidate import PairCodes
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import Int64, PerRow, UpdateChunk, empty, one_or_all
 from pyspark_diff.runners.numbers import added_up
-
-#: From the first number on, the updates of one coordinate become a batch of their own: sorting the
-#: updates of all coordinates costs more than reading a further batch. The second number applies to
-#: a coordinate with most updates.
-MANY, MOST_OF = 1 << 20, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,9 @@ def batches_of(parts: list[tuple[int, Parted]]) -> list[list[tuple[int, Parted]]
     coordinate have their own batch if they are many or, like in a load, most of many."""
     sizes = [sum(map(len, rows)) for _, rows in parts]
     total = sum(sizes)
-    alone = [size >= MANY or size >= MOST_OF and 4 * size >= 3 * total for size in sizes]
+    many = thresholds.current.coordinate_batch_rows_min
+    many_of_most = thresholds.current.main_coordinate_batch_rows_min
+    alone = [size >= many or size >= many_of_most and 4 * size >= 3 * total for size in sizes]
     batches = [[part] for part, own in zip(parts, alone) if own]
     rest = [part for part, own in zip(parts, alone) if not own]
     if rest:

@@ -16,17 +16,13 @@ from typing import Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import UnsupportedTypeError
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import as_int64, from_int64
 from pyspark_diff.kernels.updates import UpdateChunk, concat, joined
 from pyspark_diff.operators.loop import Variable
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-
-#: The first iteration in which a loop is watched: most loops reach a fixed point earlier.
-WATCHED = 64
-#: The most updates of one period that are kept for the check that they cancel out.
-HELD_ROWS = 100_000
 
 #: The feedback after an iteration: update rows of each variable, all on the driver.
 Round = Sequence[tuple[Variable, pa.Table]]
@@ -90,7 +86,8 @@ class Oscillation:
         self._since += 1
         if self._period:
             self._rounds.append(went)
-            if sum(table.num_rows for past in self._rounds for _, table in past) > HELD_ROWS:
+            rows = sum(table.num_rows for past in self._rounds for _, table in past)
+            if rows > thresholds.current.watch_rows_max:
                 self._period, self._rounds = 0, []
             elif len(self._rounds) == self._period:
                 period, rounds = self._period, self._rounds

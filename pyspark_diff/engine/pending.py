@@ -17,6 +17,7 @@ from typing import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.graph import Component
 from pyspark_diff.engine.growth import looks_at_times
@@ -32,9 +33,6 @@ from pyspark_diff.runners.feed import Feed, UpdateRows
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.times import meet_all
 from pyspark_diff.trace import storage
-
-#: The most pending updates that are consolidated: more may not fit on the driver.
-PENDING_ROWS_MAX = 1_000_000
 
 Arrivals = Mapping[Node, Sequence[Arrival]]
 
@@ -75,7 +73,7 @@ def consolidated(
             if isinstance(node, Constant) or not present:
                 continue
             rows += sum(arrival.source.rows or 0 for arrival in present)
-            if rows > PENDING_ROWS_MAX:
+            if rows > thresholds.current.pending_rows_max:
                 raise Unchanged
             table = pa.concat_tables([_table(context, node, arrival) for arrival in present])
             times = as_int64(joined([table[TIME]])).to_numpy()

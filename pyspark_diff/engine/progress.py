@@ -1,6 +1,6 @@
 """Progress of long steps: on a bar in a terminal or notebook, and in the log.
 
-    a step of less than `PATIENCE` seconds shows nothing, and costs an entry in a list
+    a step of less than `progress_after_seconds` shows nothing, and costs an entry in a list
 
 One thread reads the running steps twice a second, and ends after some time without any step. It
 reads the present operator of a step, and the number of finished operators.
@@ -17,18 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.state import State
 from pyspark_diff.engine.subgraph import Subgraph
 from pyspark_diff.spark.bridge import JobCounts
 from pyspark_diff.times import Antichain
 
-#: Seconds before a step shows its progress, and between two lines of log.
-PATIENCE = 2.0
-LOG_SECONDS = 10.0
-#: Seconds between two reads, and without any step before the thread ends.
-READ_SECONDS = 0.5
-IDLE = 30.0
 #: The setting of a Spark session that permits bars.
 PROGRESS = "spark.pyspark_diff.progress"
 
@@ -126,12 +121,12 @@ class _Run:
     bar: Any = None
 
     def look(self, now: float) -> None:
-        if now - self.began < PATIENCE:
+        if now - self.began < thresholds.current.progress_after_seconds:
             return
         at = progress_of(self.context)
         done, doing = at.operators_done, at.operator
         order = self.context.graph.order
-        if not self.logged or now - self.logged >= LOG_SECONDS:
+        if not self.logged or now - self.logged >= thresholds.current.progress_log_seconds:
             self.logged = now
             _logger.info(
                 "step: %s, %d of %d operators done, %d of %d tasks of Spark, %.0f s", doing, done,
@@ -183,12 +178,12 @@ class _Watcher:
         idle = time.monotonic()
         while True:
             # No step wakes the thread, since steps of a millisecond must not pay for that.
-            time.sleep(READ_SECONDS)
+            time.sleep(thresholds.current.progress_read_seconds)
             with self._lock:
                 now = time.monotonic()
                 if self._runs:
                     idle = now
-                elif now - idle >= IDLE:
+                elif now - idle >= thresholds.current.progress_idle_seconds:
                     self._thread = None
                     return
                 self._each(now)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.graph import Component, Graph
 from pyspark_diff.engine.oscillation import added_up
 from pyspark_diff.engine.state import Arrival, Shown, State
@@ -30,10 +31,6 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema
 from pyspark_diff.times import Antichain, meet_all
 from pyspark_diff.trace.batch import Batch, BatchFile
 from pyspark_diff.trace.spine import Trace
-
-#: With more waiting rows than this, none can be rolled back: the history of an input that never
-#: advances would grow without end.
-KEPT_ROWS = 1_000_000
 
 #: Writes the rows of a file before a time; returns None if there are none.
 Cut = Callable[[BatchFile, Node, int, int], BatchFile | None]
@@ -124,7 +121,8 @@ def rewindable_after(
                 id(arrival.source): arrival.source
                 for node in inputs for arrival in state.recent.get(node, ())
             }
-            if sum(source.rows or 0 for source in sources.values()) > KEPT_ROWS:
+            rows = sum(source.rows or 0 for source in sources.values())
+            if rows > thresholds.current.rewind_rows_max:
                 for frontier in fed:
                     floor = floor.join(frontier)
                 lags = False

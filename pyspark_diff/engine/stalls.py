@@ -13,9 +13,10 @@ from typing import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.descent import Descent, largest_of
-from pyspark_diff.engine.oscillation import WATCHED, Oscillation, consolidated
+from pyspark_diff.engine.oscillation import Oscillation, consolidated
 from pyspark_diff.engine.subgraph import Subgraph, arranged_in
 from pyspark_diff.errors import StalledError
 from pyspark_diff.kernels.consolidate import consolidate
@@ -64,7 +65,8 @@ class Stalls:
 
     def watched(self, loop: LoopScope, iteration: int) -> bool:
         """Whether the feedback after an iteration is checked."""
-        return not loop.stops and iteration >= max(WATCHED, self._entered.get(loop, 0) + 1)
+        first = max(thresholds.current.watch_iterations_min, self._entered.get(loop, 0) + 1)
+        return not loop.stops and iteration >= first
 
     def began(self, loop: LoopScope) -> None:
         """Note that the feedback of an iteration begins."""

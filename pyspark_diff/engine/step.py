@@ -15,6 +15,7 @@ from typing import Container, Literal, Mapping, Sequence, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_diff import thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.engine.fusion import Fusion, Visits, unknown
 from pyspark_diff.engine.idle import IdleNodes
@@ -40,9 +41,6 @@ from pyspark_diff.spark.schema import TIME
 from pyspark_diff.times import Antichain, Coordinate, meet_all
 from pyspark_diff.trace.arrangement import pieces
 from pyspark_diff.trace.spine import Trace
-
-#: From this number of new rows on, a step keeps memory between kernels: see `large_work`.
-LARGE = 50_000
 
 
 class Step:
@@ -94,7 +92,7 @@ class Step:
         started = time.perf_counter()
         outbox = [delivery for delivery in context.state.outbox if not delivery.done]
         rows = sum(arrival.source.rows or 0 for new in arrivals.values() for arrival in new)
-        large = large_work() if rows >= LARGE else nullcontext()
+        large = large_work() if rows >= thresholds.current.large_step_rows_min else nullcontext()
         with progress(context, bars=self._on_iteration is None), large:
             outbox.extend(self.process(arrivals, upper))
         context.merge({
@@ -177,7 +175,7 @@ class Step:
                 self._shown += [Shown(inspect, at, table) for table in tables]
             if (inspect, at) in unshown:
                 tables = difference(inspect.schema, [*tables, *unshown.pop((inspect, at))])
-            if sum(table.num_rows for table in tables) >= LARGE:
+            if sum(table.num_rows for table in tables) >= thresholds.current.large_step_rows_min:
                 tables = in_order(tables)  # here, while the step keeps memory
             context.spent(inspect, began)
             shown.append(Delivery(inspect, tables, at, context.state.epoch + 1))

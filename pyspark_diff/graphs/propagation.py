@@ -14,22 +14,16 @@ from pyspark.sql import Column, is_remote
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.frame.loops import MAX_ITERATIONS, Loop
 
 #: The number of bits by which the labels of one group exceed those of the previous group.
 BITS = 2
-#: The number of iterations between two groups, in which most labels spread. Empty iterations cost
-#: nothing.
-APART = 32
-#: The number of iterations after the last group in which a label spreads before a contraction.
-REACH = 64
-#: The limit of rounds on the smaller graph: paths of about `REACH` times this length.
+#: The limit of rounds on the smaller graph: paths of about `label_rounds` times this length.
 MERGED_ROUNDS = 100_000
 #: The least numbers that are larger than the labels of a group, without the last group.
 _ENDS = [(1 << bits) - (1 << 63) for bits in range(0, 64, BITS)]
-#: An iteration after the last one in which a label enters.
-_ENTERED = (len(_ENDS) + 1) * APART
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 #: Half of the bits of a label.
 _HALF = 1 << 32
@@ -96,7 +90,7 @@ def smallest_labels(
     loop recomputes a label from the beginning if its path is cut. Two nodes cannot keep a label
     alive by sending it to each other.
     """
-    with Loop(_ENTERED + max_rounds, name="smallest_labels") as loop:
+    with Loop(_rounds_of_entry() + max_rounds, name="smallest_labels") as loop:
         smallest = _spread(loop, labels, arcs)[1]
     return loop.leave(smallest)
 
@@ -119,7 +113,8 @@ def connected(nodes: DiffFrame, arcs: DiffFrame) -> DiffFrame:
 
     Notes
     -----
-    After a limited number of rounds each node has the smallest label within `REACH` arcs at least.
+    After a limited number of rounds each node has the smallest label within `label_rounds` arcs
+    at least.
     The labels are the nodes of a smaller graph; an arc between nodes with different labels is an
     arc between their labels. The components of the smaller graph join labels. If the limit is
     enough for all nodes, the smaller graph is empty and costs nothing.
@@ -144,7 +139,8 @@ def connected(nodes: DiffFrame, arcs: DiffFrame) -> DiffFrame:
 def _contracted(labels: DiffFrame, arcs: DiffFrame) -> tuple[DiffFrame, DiffFrame]:
     """The labels after a limited number of rounds, and the pairs of different labels of neighbours
     in both directions, each once: ``node`` and ``other``."""
-    with Loop(_ENTERED + REACH, on_limit="return", name="near_labels") as loop:
+    limit = _rounds_of_entry() + thresholds.current.label_rounds
+    with Loop(limit, on_limit="return", name="near_labels") as loop:
         before, after = _spread(loop, labels, arcs)
     near = loop.leave(after)
     # If two neighbours have different labels, the smaller label is new at its node: the neighbour
@@ -165,13 +161,19 @@ def _spread(loop: Loop, labels: DiffFrame, arcs: DiffFrame) -> tuple[DiffFrame, 
     return before, after
 
 
+def _rounds_of_entry() -> int:
+    """The first iteration in which no label enters."""
+    return (len(_ENDS) + 1) * thresholds.current.label_group_rounds
+
+
 def _entered(labels: DiffFrame) -> DiffFrame:
     """The labels in a loop; the small ones enter first."""
+    apart = thresholds.current.label_group_rounds
     size = "label" if isinstance(labels.schema["label"].dataType, T.LongType) else "label.hash"
     if is_remote():
         cases: Any = F
         for n, end in enumerate(_ENDS):
-            cases = cases.when(F.col(size) < end, n * APART)
-        return labels.enter_at(cast(Column, cases.otherwise(len(_ENDS) * APART)))
-    whens = " ".join(f"WHEN {size} < {end} THEN {n * APART}" for n, end in enumerate(_ENDS))
-    return labels.enter_at(F.expr(f"CASE {whens} ELSE {len(_ENDS) * APART} END"))
+            cases = cases.when(F.col(size) < end, n * apart)
+        return labels.enter_at(cast(Column, cases.otherwise(len(_ENDS) * apart)))
+    whens = " ".join(f"WHEN {size} < {end} THEN {n * apart}" for n, end in enumerate(_ENDS))
+    return labels.enter_at(F.expr(f"CASE {whens} ELSE {len(_ENDS) * apart} END"))

@@ -21,13 +21,11 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import buffers, tallies
 from pyspark_diff.kernels.buffers import Array, read_only
 from pyspark_diff.kernels.diff_vectors import DiffVectors, check
 from pyspark_diff.kernels.updates import Int64, PerRow
-
-#: Rows that all accumulators read before the next ones, so that their groups stay in the CPU cache.
-SLICE = 1 << 15
 
 _NOTHING = np.empty(0, np.int64)
 _ALL = np.empty(0, np.bool_)
@@ -295,8 +293,9 @@ def tally(
     table, reals = vectors.values, vectors.reals
     step = int(isinstance(diff, np.ndarray))
     group, diffs = read_only(group), read_only(np.atleast_1d(np.asarray(diff, np.int64)))
-    for start in range(0, group.size, SLICE):
-        rows = slice(start, min(start + SLICE, group.size))
+    most = thresholds.current.accumulate_slice_rows
+    for start in range(0, group.size, most):
+        rows = slice(start, min(start + most, group.size))
         count = rows.stop - start
         weights = diffs[rows] if step else diffs
         for accumulator, at in zip(accumulators, offsets):

@@ -19,10 +19,11 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from pyspark_diff.kernels import ranking, sums
+from pyspark_diff import thresholds
+from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels.diff_vectors import DiffVectors, sum_vectors
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.few import FEW, sums_of_few
+from pyspark_diff.kernels.few import sums_of_few
 from pyspark_diff.kernels.grouping import group_records
 from pyspark_diff.kernels.order import order_of_pairs, ranked, starts_of
 from pyspark_diff.kernels.sums import sum_by_code_and_time, sum_parts
@@ -102,7 +103,7 @@ def consolidate_parts(parts: list[UpdateChunk]) -> Grouped:
     If no other variable refers to the parts, their memory is free before the result is complete.
     """
     parts[:] = [part for part in parts if len(part)]
-    if parts and sum(map(len, parts)) >= sums.PARTITIONED:
+    if parts and sum(map(len, parts)) >= thresholds.current.partition_rows_min:
         coordinate, ordering = parts[0].coordinate, parts[0].ordering
         columns = [
             (part.key64, part.val64, part.time, part.diff) for part in parts
@@ -155,11 +156,12 @@ def consolidate(updates: UpdateChunk) -> Grouped:
         return _single(updates)
     if isinstance(updates.coordinate, np.ndarray):
         return _consolidate_places(updates, updates.coordinate)
-    if len(updates) <= FEW and (updates.val64 is None or not (updates.columns or updates.values)):
+    few = len(updates) <= thresholds.current.consolidate_few_rows_max
+    if few and (updates.val64 is None or not (updates.columns or updates.values)):
         result = _consolidate_few(updates)
         if result is not None:
             return result
-    if len(updates) > FEW and updates.columns is None and updates.values and (
+    if not few and updates.columns is None and updates.values and (
         updates.ordering is None
     ):
         result = _consolidate_hashed(updates)
@@ -192,7 +194,7 @@ def consolidate(updates: UpdateChunk) -> Grouped:
 def _narrowed(diff: Int64) -> PerRow:
     """Diffs of many rows as one number if all are equal: it need not be moved or written per
     row."""
-    return one_or_all(diff) if diff.size >= sums.PARTITIONED else diff
+    return one_or_all(diff) if diff.size >= thresholds.current.partition_rows_min else diff
 
 
 def _single(updates: UpdateChunk) -> Grouped:

@@ -16,11 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.jit import kernel
-
-#: For fewer rows the call dominates the cost.
-_FEW = 256
 
 
 def computed(name: str, first: Any, second: Any, kind: pa.DataType) -> pa.Array | None:
@@ -47,7 +45,9 @@ def computed(name: str, first: Any, second: Any, kind: pa.DataType) -> pa.Array 
     """
     sides = [_array(first), _array(second)]
     rows = max(map(len, sides))
-    if rows < _FEW or not all(pa.types.is_decimal128(side.type) for side in sides):
+    if rows < thresholds.current.decimal_kernel_rows_min or not all(
+        pa.types.is_decimal128(side.type) for side in sides
+    ):
         return None
     # The slots of nulls are computed too, and no caller reads them.
     words = [buffers.decimal_words(side) for side in sides]

@@ -13,17 +13,12 @@ from typing import Sequence
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import Limit, lub, pack
 from pyspark_diff.kernels.lookup import matching_rows, matching_within
 from pyspark_diff.kernels.updates import Int64, UpdateChunk, advanced, concat, pick, spread
 from pyspark_diff.times import Coordinate
-
-
-#: From this number of rows on, the kernel checks whether they have to be added up. Rows of several
-#: buckets, for example, are disjoint, and sorting them by record takes longer than the rest of a
-#: join.
-MANY = 50_000
 
 
 def key_starts(grouped: Grouped) -> Int64:
@@ -105,7 +100,9 @@ def history(
     constant = not (mixed or any(isinstance(part.time, np.ndarray) for part in parts))
     rows = advanced(concat(parts), lower)
     constant &= not (isinstance(rows.time, np.ndarray) or isinstance(rows.coordinate, np.ndarray))
-    if read >= MANY and constant and _are_disjoint(numbers, len(keys)):
+    if read >= thresholds.current.disjoint_check_rows_min and constant and (
+        _are_disjoint(numbers, len(keys))
+    ):
         # Each part has one row for each record, and so has their union: no key is in two parts.
         group = np.concatenate(numbers)
         order = np.argsort(group, kind="stable")

@@ -35,10 +35,8 @@ from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.cache import KernelCache
-
-#: Seconds of compiling in a process before the log has a line about it.
-PATIENCE = 2.0
 
 _logger = logging.getLogger("pyspark_diff")
 _TYPE = re.compile(r"(\w+)(?:\[([:,]+)\])?(!?)(-?)")
@@ -214,7 +212,8 @@ class _Compiling:
         with self._lock:
             if self._since is None and not self._has_logged:
                 self._since = time.monotonic()
-                self._timer = threading.Timer(max(PATIENCE - self._spent, 0), self._log)
+                seconds = max(thresholds.current.compile_log_seconds - self._spent, 0)
+                self._timer = threading.Timer(seconds, self._log)
                 self._timer.daemon = True
                 self._timer.start()
 

@@ -26,6 +26,7 @@ from typing import Callable, Iterator
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.consolidate import Grouped, consolidate, runs_of
 from pyspark_diff.kernels.coordinates import lub
@@ -35,10 +36,6 @@ from pyspark_diff.kernels.merge_join import KEY, LEFT, RIGHT, MergeJoin, WalkPar
 from pyspark_diff.kernels.overflow import product_leaves
 from pyspark_diff.kernels.updates import Int64, PerRow, UpdateChunk, concat, empty, pick
 from pyspark_diff.times import Coordinate
-
-#: A key with more pairs of new updates than this, and many more pairs than updates, is replayed in
-#: order of time. Values that are never present at the same time never meet, and cost nothing.
-LONG = 4096
 
 TOO_LARGE = (
     "the product of two diffs leaves the range of 64-bit integers: a record on one side of a join, "
@@ -279,7 +276,7 @@ def _walked(
             _, read[number], rows = history(theirs.new, old, lower)
             history_rows, several[number] = rows or empty(), True
         sides.append((ours.new.updates, history_rows))
-    walk = MergeJoin(sides[0], sides[1], most, LONG)
+    walk = MergeJoin(sides[0], sides[1], most, thresholds.current.multiply_pairs_max)
     parts, found_old = walk.parts()
     met = sum(b if again else a for a, b, again in zip(found_old, read, several))
 
@@ -369,7 +366,8 @@ def _pieces(meeting: Meeting, most: int) -> Iterator[Piece]:
     """The parts of a meeting: products first, then keys with long histories, each separately."""
     sizes = meeting.sizes
     if meeting.come_and_go:
-        many = (sizes > LONG) & (sizes > 16 * (meeting.left_counts + meeting.right_counts))
+        updates = meeting.left_counts + meeting.right_counts
+        many = (sizes > thresholds.current.multiply_pairs_max) & (sizes > 16 * updates)
         if many.any():
             yield from _products(meeting.only(~many), most)
             for run in np.flatnonzero(many).tolist():

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Iterable
 
 import numpy as np
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.murmur3 import bucket_of_int, bucket_of_long
 from pyspark_diff.kernels.search import FAR, NEARER, fetch, guess_of, nearer, seek, word
@@ -39,8 +40,6 @@ NEXT = RANK
 
 #: Larger diffs need kernels that check each sum.
 LARGE = 1 << 31
-#: From this number of updates on, `add` adds them as a batch, and not key by key.
-MANY = 1 << 14
 
 
 class KeyIndex:
@@ -105,7 +104,7 @@ class KeyIndex:
     def add(self, keys: Int64, values: Int64, times: Int64, diffs: Int64, at: int) -> None:
         """Add updates of the step, at one coordinate: consolidated, ordered by (key, value, time).
         """
-        if keys.size >= MANY:
+        if keys.size >= thresholds.current.index_batch_rows_min:
             # They form a batch in their order. Updates of keys that have been looked up are added
             # key by key too, since these keys are not looked up again.
             updates = UpdateChunk(keys, None, one_or_all(times), diffs, values, coordinate=at)

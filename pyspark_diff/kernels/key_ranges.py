@@ -15,15 +15,12 @@ from typing import Iterable, Sequence
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.key_index import MOST, PAST
 from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
 #: A range of keys, both ends included, by their ``key64``. None is the range of all keys.
 Keys = tuple[int, int] | None
-
-#: Up to this number of new rows is looked up row by row; of more rows a sample of this size, and
-#: ranges are counted with all rows between the samples.
-FEW = 1 << 16
 
 #: Number of rows that `keys_at_least` counts before it checks whether they are enough.
 _LOOKED_AT = 1 << 16
@@ -31,9 +28,8 @@ _LOOKED_AT = 1 << 16
 #: Size of the sample of an arrangement's keys.
 SAMPLE = 256
 
-#: Maximal bytes of columns in memory, and the number of parts whose widest determines the row
-#: width.
-MOST_BYTES, PARTS = 3 << 29, 16
+#: Number of parts whose widest determines the row width.
+PARTS = 16
 
 
 def fitting(updates_list: Sequence[UpdateChunk], most: int) -> int:
@@ -45,9 +41,10 @@ def fitting(updates_list: Sequence[UpdateChunk], most: int) -> int:
     >>> fitting([UpdateChunk(np.array([1, 2, 2]), None, 0, 1)], 2)
     2
     """
-    if sum(updates.nbytes for updates in updates_list) <= MOST_BYTES:
+    size = thresholds.current.work_bytes_max
+    if sum(updates.nbytes for updates in updates_list) <= size:
         return most
-    return max(1, min(most, MOST_BYTES // max(1, *map(_width, updates_list))))
+    return max(1, min(most, size // max(1, *map(_width, updates_list))))
 
 
 def _width(updates: UpdateChunk) -> int:
@@ -88,7 +85,7 @@ def ranges(new: Sequence[UpdateChunk], old: Sequence[UpdateChunk], most: int) ->
     parts = [updates.key64 for updates in new if len(updates)]
     if not parts:
         return [None]
-    stride = max(1, min(most // 64, rows // (FEW + 1)))
+    stride = max(1, min(most // 64, rows // (thresholds.current.exact_ranges_rows_max + 1)))
     first = np.unique(np.concatenate([keys[::stride] for keys in parts]))
     last = max(int(keys[-1]) for keys in parts)
     until = first

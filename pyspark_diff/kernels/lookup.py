@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.buffers import read_only
 from pyspark_diff.kernels.consolidate import Grouped
 from pyspark_diff.kernels.coordinates import Limit
 from pyspark_diff.kernels.diff_vectors import DiffVectors, add_at
 from pyspark_diff.kernels.equality import rows_equal
-from pyspark_diff.kernels.few import FEW
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.key_index import DIFF_OF_ALL, DIFFS, KEYS, LENGTH, part
 from pyspark_diff.kernels.replay import replay
@@ -60,7 +60,8 @@ def accumulated(
     """
     sums = np.zeros(len(records), dtype=np.int64)
     read = 0
-    words = _plain_words(records, batches) if limit is None and len(records) <= FEW else None
+    few = limit is None and len(records) <= thresholds.current.look_up_few_rows_max
+    words = _plain_words(records, batches) if few else None
     if words:
         read = _sums_at(read_only(records.key64), np.array(words, np.int64), sums)
         if read < 0:
@@ -155,7 +156,8 @@ def counted_on(
         Number of old rows that were read.
     """
     updates = new.updates
-    words = _plain_words(updates, old) if limit is None and len(updates) <= FEW else None
+    few = limit is None and len(updates) <= thresholds.current.look_up_few_rows_max
+    words = _plain_words(updates, old) if few else None
     if words is not None:
         files = np.array(words, np.int64).reshape(len(words), LENGTH + 1)
         keys, diffs = read_only(updates.key64), read_only(updates.diffs())

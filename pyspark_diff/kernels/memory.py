@@ -24,6 +24,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from pyspark_diff import thresholds
+
 #: Numbers of the parameters in glibc's ``malloc.h``.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 #: Settings that retain memory, and glibc's own settings after a process has freed a large block:
@@ -155,9 +157,6 @@ def _give_back(library: ctypes.CDLL) -> None:
     library.malloc_trim(0)
 
 
-#: Seconds after a task in which another task may reuse its memory, and the size of this process in
-#: bytes from which unused memory is returned after that.
-IDLE_SECONDS, LARGE_BYTES = 1.0, 1 << 29
 #: The number of tasks that this process has begun, and the timer that returns memory if no other
 #: task comes.
 _tasks = 0
@@ -181,8 +180,9 @@ def worker_task() -> Iterator[None]:
         yield
     finally:
         library = _malloc()
-        if library is not None and _resident() >= LARGE_BYTES:
-            _idle = threading.Timer(IDLE_SECONDS, library.malloc_trim, [0])
+        if library is not None and _resident() >= thresholds.current.idle_memory_bytes_min:
+            seconds = thresholds.current.idle_memory_seconds
+            _idle = threading.Timer(seconds, library.malloc_trim, [0])
             _idle.daemon = True
             with suppress(RuntimeError):  # no further thread is allowed; the task is done anyway
                 _idle.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import kernel
@@ -21,10 +22,6 @@ from pyspark_diff.kernels.updates import (
     empty,
     one_or_all,
 )
-
-#: From this number of rows on, batches of plain numbers are merged directly; fewer are
-#: consolidated.
-MERGED = 1 << 7
 
 
 def merge(batches: list[UpdateChunk], since: int | None) -> UpdateChunk:
@@ -45,7 +42,7 @@ def merge(batches: list[UpdateChunk], since: int | None) -> UpdateChunk:
     >>> merge([a, b], 3).key64.tolist()
     [1]
     """
-    if sum(map(len, batches)) >= MERGED and all(map(_is_plain, batches)):
+    if sum(map(len, batches)) >= thresholds.current.merge_rows_min and all(map(_is_plain, batches)):
         merged = _merged(batches, since)
         if merged is not None:
             return merged

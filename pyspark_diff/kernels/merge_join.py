@@ -19,14 +19,13 @@ from typing import Iterator, NamedTuple
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.diff_vectors import DiffVectors
 from pyspark_diff.kernels.jit import inlined, jit, kernel
 from pyspark_diff.kernels.overflow import product_leaves, sum_leaves
 from pyspark_diff.kernels.search import gallop
 from pyspark_diff.kernels.updates import Int64, UpdateChunk
 
-#: Number of pairs that are computed at once: the next ones reuse their memory.
-CHUNK = 1 << 20
 #: The columns of pairs that a caller can ask for.
 KEY, LEFT, RIGHT = range(3)
 
@@ -89,7 +88,7 @@ class MergeJoin:
     @property
     def chunk(self) -> int:
         """Number of pairs that are computed at once."""
-        return max(1, min(self.most, CHUNK))
+        return max(1, min(self.most, thresholds.current.join_chunk_pairs))
 
     @cached_property
     def _columns(self) -> tuple[list[Int64], Int64]:

@@ -13,14 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.jit import jit, kernel
 from pyspark_diff.kernels.updates import Int64
 
-#: A table with a slot for each possible code is faster than sorting if it has at most this many
-#: slots per row. Measured: 6 million keys out of 10 million in 0.06 s, while sorting takes 0.4 s.
-DENSE = 8
-#: Fewer rows are sorted directly.
-_MANY = 1 << 12
 #: A row that would pass this many other rows is not moved: all rows are sorted instead.
 _FAR = 64
 
@@ -33,7 +29,7 @@ def order_of(values: Int64) -> Int64:
     >>> order_of(np.array([5, 3, 5, 3]))
     array([1, 3, 0, 2])
     """
-    if values.size < _MANY:
+    if values.size < thresholds.current.sort_packed_rows_min:
         return np.argsort(values, kind="stable")
     low, high = int(values.min()), int(values.max())
     reach, bits = (high - low).bit_length(), (values.size - 1).bit_length()
@@ -69,7 +65,7 @@ def distinct(values: Int64) -> Int64:
     if not values.size:
         return values
     low, high = int(values.min()), int(values.max())
-    if high - low < DENSE * values.size:
+    if high - low < thresholds.current.dense_slots_per_row_max * values.size:
         there = np.zeros(high - low + 1, np.bool_)
         there[values - low] = True
         return np.flatnonzero(there) + low
@@ -89,7 +85,7 @@ def ranked(values: Int64) -> tuple[Int64, Int64]:
         return values, values
     low, high = int(values.min()), int(values.max())
     rank = np.empty(values.size, np.int64)
-    if high - low < DENSE * values.size:
+    if high - low < thresholds.current.dense_slots_per_row_max * values.size:
         table = np.zeros(high - low + 1, np.int32)
         _place(np.ascontiguousarray(values), low, table, rank)
         return np.flatnonzero(table) + low, rank

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat
 
-#: Number of rows that are processed at once if there are several batches.
-PIECE_ROWS = 1 << 23
 #: Above this a sum of diffs may leave 64 bits.
 _SAFE = 2.0**62
 
@@ -44,7 +43,8 @@ def snapshot(batches: Sequence[UpdateChunk], time: int) -> Iterator[UpdateChunk]
     if len(parts) == 1:
         yield _of_one(parts[0], time)
         return
-    for keys in ranges(parts, [], fitting(parts, PIECE_ROWS)) if parts else ():
+    most = thresholds.current.standing_piece_rows
+    for keys in ranges(parts, [], fitting(parts, most)) if parts else ():
         yield from _of_several([_until(updates_between(updates, keys), time) for updates in parts])
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DiffOverflowError
 from pyspark_diff.kernels.jit import inlined, kernel
-from pyspark_diff.kernels.order import DENSE, ranked, starts_of, to_begins
+from pyspark_diff.kernels.order import ranked, starts_of, to_begins
 from pyspark_diff.kernels.updates import Int64, PerRow, spread
-
-#: From this many rows on, rows are partitioned before they are sorted.
-PARTITIONED = 1 << 16
 
 
 def sum_by_code_and_time(
@@ -33,7 +31,7 @@ def sum_by_code_and_time(
         code, total = sum_by_code(key, low, span, diff)
         return code, first, total
     bits = reach.bit_length()
-    if key.size >= PARTITIONED:
+    if key.size >= thresholds.current.partition_rows_min:
         sums = _sum_partitioned(key, low, span, time, first, reach, diff)
         if sums is not None:
             return sums
@@ -118,7 +116,8 @@ def sum_parts(
     lows = [low for low, _ in bounds]
     bits = [(high - low).bit_length() for low, high in bounds]
     code = bits[0] + bits[1]
-    if code > 62 or max(map(abs, bounds[3])) * rows >= 2**63 or 1 << code < DENSE * rows:
+    slots = thresholds.current.dense_slots_per_row_max * rows
+    if code > 62 or max(map(abs, bounds[3])) * rows >= 2**63 or 1 << code < slots:
         return None
     upper = max(code + bits[2] + bits[3] - 62, min(_upper_bits(rows), code))
     if upper > 16:
@@ -153,7 +152,8 @@ def _sum_keys(
     low, high = _bounds([key for key, _, _, _ in parts])
     first, last = _bounds([time for _, _, time, _ in parts])
     diffs = _bounds([diff for _, _, _, diff in parts])
-    if first != last or high - low >= DENSE * rows or max(map(abs, diffs)) * rows >= 2**63:
+    slots = thresholds.current.dense_slots_per_row_max * rows
+    if first != last or high - low >= slots or max(map(abs, diffs)) * rows >= 2**63:
         return None
     sums = np.zeros(high - low + 1, np.int64)
     for key, _, _, diff in parts:
@@ -193,7 +193,7 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
             return code[:0], code[:0]
         if abs(diff) * rows >= 2**63:
             return _sum_wide(code, spread(diff, rows))
-        if span < DENSE * rows:
+        if span < thresholds.current.dense_slots_per_row_max * rows:
             table = np.zeros(span + 1, dtype=np.int32)
             _tally(code, low, table)
             return _nonzero(table, low, diff)
@@ -203,7 +203,7 @@ def sum_by_code(code: Int64, low: int, span: int, diff: PerRow) -> tuple[Int64, 
     low_diff, high_diff = int(diff.min()), int(diff.max())
     if max(abs(low_diff), abs(high_diff)) * rows >= 2**63:
         return _sum_wide(code, diff)
-    if span < DENSE * rows:
+    if span < thresholds.current.dense_slots_per_row_max * rows:
         sums = np.zeros(span + 1, dtype=np.int64)
         _tally_diffs(code, low, diff, sums)
         return _nonzero(sums, low, 1)

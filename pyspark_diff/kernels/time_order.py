@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.jit import kernel
-from pyspark_diff.kernels.order import DENSE, order_of, to_begins
+from pyspark_diff.kernels.order import order_of, to_begins
 from pyspark_diff.kernels.updates import Int64
 
 
@@ -31,7 +32,7 @@ def in_time_order(times: Int64) -> Int64 | None:
     if (times[1:] >= times[:-1]).all():
         return None
     low, high = int(times.min()), int(times.max())
-    if high - low < DENSE * times.size:
+    if high - low < thresholds.current.dense_slots_per_row_max * times.size:
         return _counted(times, low, high - low + 1)
     places = np.empty(times.size, np.int64)
     places[order_of(times)] = np.arange(times.size)

@@ -16,6 +16,7 @@ from typing import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import TooManyRowsError
 from pyspark_diff.kernels.diff_vectors import DiffVectors, concat_vectors
 
@@ -25,8 +26,6 @@ PerRow = np.ndarray | int
 #: For each column of a value: whether it is descending, and whether nulls are last.
 Ordering = tuple[tuple[bool, bool], ...]
 _NUMBER = pa.int64()
-#: For at most this number of values, numpy's calls cost more than Python's.
-_LISTED = 32
 
 
 class OffsetOverflow(TooManyRowsError):
@@ -220,7 +219,7 @@ def bounds_of(values: PerRow) -> tuple[int, int] | None:
         return values, values
     if not values.size:
         return None
-    if values.size > _LISTED:
+    if values.size > thresholds.current.list_values_max:
         return int(values.min()), int(values.max())
     listed = values.tolist()
     return min(listed), max(listed)

@@ -14,6 +14,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import ranking
 from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.candidates import candidates, check, expand, values_of
@@ -24,11 +25,6 @@ from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.lookup import key_ranges
 from pyspark_diff.kernels.ranking import Ordering
 from pyspark_diff.kernels.updates import Int64, UpdateChunk, concat, joined, spread
-
-#: A key with no more rows than this for each of its changes is read whole.
-FEW = 256
-#: Number of rows that are read beyond those that are certainly needed.
-MORE = 16
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -177,7 +173,7 @@ def rows_of(
     whole = np.ones(len(keys), np.bool_)
     if near is not None:
         there = np.sum([high - low for _, low, high in ranges], axis=0, initial=0)
-        whole = there <= FEW * counts
+        whole = there <= thresholds.current.window_whole_rows_max * counts
     sought = np.flatnonzero(~whole[key_of])
     batches = []
     for values, low, high in ranges:
@@ -187,7 +183,7 @@ def rows_of(
                 values, low[key_of[sought]], high[key_of[sought]], touched.take(sought), ordering
             )
         batches.append(_Batch(values, low, high, place))
-    width = np.full(len(keys), (near or 0) + MORE)
+    width = np.full(len(keys), (near or 0) + thresholds.current.window_spare_rows)
     while True:
         rows = _read(batches, new, touched, keys, key_of, whole, width, ordering, by, limit, ties)
         if not sought.size:

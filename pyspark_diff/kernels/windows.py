@@ -16,6 +16,7 @@ from typing import Callable, Iterator, NamedTuple, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import buffers, ranking, window_frames
 from pyspark_diff.kernels import window_replay as segment
 from pyspark_diff.kernels.candidates import check
@@ -24,9 +25,6 @@ from pyspark_diff.kernels.updates import Int64
 from pyspark_diff.kernels.window_functions import CandidateRanges, Evaluated, Function, validity
 from pyspark_diff.kernels.window_reach import Reach, WindowFrame
 from pyspark_diff.kernels.window_rows import WindowRows
-
-#: Number of entries that are evaluated at once; the entries of one time may exceed it.
-ENTRIES = 1 << 21
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 #: The maximal count of a row in sums, so that they have room.
@@ -94,7 +92,8 @@ def windows(
     while status == segment.MORE:
         status, entries, segments = segment.replay(
             rows.bounds, was, now, *trees, rows.tie_low, rows.tie_high, *near,
-            rows.starts, rows.cand, rows.time, diff, packed, progress, ENTRIES,
+            rows.starts, rows.cand, rows.time, diff, packed, progress,
+            thresholds.current.window_entries_max,
         )
         check(status != segment.OVERFLOW)
         if status == segment.NEGATIVE:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.blocks import numbers
 from pyspark_diff.kernels.updates import Int64, joined
 from pyspark_diff.operators.contract import Stage
@@ -36,8 +37,6 @@ from pyspark_diff.spark.schema import Schema
 #: Bits between two sizes, and the number of sizes. The smallest blocks have 5 bits, so that a block
 #: and its size fit one number.
 _BITS, _SIZES = 5, 12
-#: Rows in a chunk, so that the copies of its rows stay small.
-_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,8 @@ class _Blocked(Stage, ABC):
         for name in self.columns:
             if table[name].null_count:
                 table = table.filter(pc.is_valid(table[name]))
-        parts = [self._part(table.slice(at, _ROWS)) for at in range(0, table.num_rows, _ROWS)]
+        rows = thresholds.current.chunk_rows
+        parts = [self._part(table.slice(at, rows)) for at in range(0, table.num_rows, rows)]
         if not parts:
             return table.append_column(self.name, pa.array([], pa.int64()))
         return pa.concat_tables(parts)

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import buffers
 from pyspark_diff.kernels.blocks import numbers
 from pyspark_diff.kernels.layout import as_int64
@@ -41,8 +42,6 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema
 #: more changed blocks, and fewer of both mean more comparisons of values. Measured.
 DIGITS, BITS = 4, 6
 _CODES = 1 << DIGITS * BITS
-#: Rows in a chunk, so that the copies of its rows stay small.
-_ROWS = 1 << 15
 #: A bound of diffs such that the sum of a chunk's diffs fits 64 bits.
 _LARGE = 2.0**47
 #: Bits of a place between blocks of one size. There is one place more than codes.
@@ -90,7 +89,8 @@ class _Ranged(Stage, ABC):
         return []
 
     def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
-        return (table.slice(at, _ROWS) for at in range(0, table.num_rows, _ROWS))
+        rows = thresholds.current.chunk_rows
+        return (table.slice(at, rows) for at in range(0, table.num_rows, rows))
 
     def _blocks(self, table: pa.Table) -> pa.Table:
         rows, blocks = self._assign(self._codes(table))

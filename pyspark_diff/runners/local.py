@@ -15,22 +15,20 @@ from typing import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DiffError, earliest
 from pyspark_diff.fallbacks import COMPILED, fall_back
-from pyspark_diff.kernels.key_ranges import MOST_BYTES
 from pyspark_diff.kernels.split import partition
 from pyspark_diff.kernels.updates import UpdateChunk, concat
 from pyspark_diff.operators.contract import Stage
 from pyspark_diff.operators.linear import Expression
 from pyspark_diff.runners.bucket import read_bucket, read_together
 from pyspark_diff.runners.feed import Feed
-from pyspark_diff.runners.parquet import ROWS
 from pyspark_diff.runners.pieces import Intake, RowsInMemory, share
 from pyspark_diff.runners.read import Read
 from pyspark_diff.runners.stop import Stop
 from pyspark_diff.runners.threads import side_by_side
 from pyspark_diff.runners.work import (
-    TOGETHER,
     BucketResult,
     Merge,
     Work,
@@ -42,12 +40,8 @@ from pyspark_diff.spark.schema import Schema
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
 
-#: From this many rows on, in all or in a bucket, threads process the buckets in parallel. With
-#: fewer rows one call processes all buckets.
-THREADED, PER_BUCKET = 50_000, 8_192
-
-#: Number of cached results of stages, and the maximal number of rows of a cached input.
-MADE, MADE_ROWS = 8, 1024
+#: Number of cached results of stages.
+MADE = 8
 
 #: Evaluates stages that only Spark knows, on a table.
 Evaluate = Callable[[pa.Table, Sequence[Stage]], pa.Table]
@@ -93,7 +87,7 @@ class LocalRunner:
     def read(self, read: Read, rows: float) -> list[BucketResult]:
         """As `pyspark_diff.runners.spark.SparkRunner.read`, for a number of new rows."""
         buckets, waiting = read.buckets(), RowsInMemory(read.most)
-        few = rows < TOGETHER and len(buckets) > 1
+        few = rows < thresholds.current.look_up_bucket_rows_min and len(buckets) > 1
         if few and not read.at and not read.kernel.visits_all:
             with self._stop.obeyed():
                 results = read_together(read, buckets, RowsInMemory(read.most))
@@ -126,7 +120,7 @@ class LocalRunner:
     def merge(self, merge: Merge) -> dict[int, tuple[BatchFile, ...]]:
         """Merge the files of an arrangement."""
         buckets = sorted(merge.files)
-        threads = _threads(buckets, THREADED)
+        threads = _threads(buckets, thresholds.current.threaded_rows_min)
         most = max(1, merge.most // threads)
 
         def merged(bucket: int) -> tuple[BatchFile, ...]:
@@ -151,12 +145,18 @@ class LocalRunner:
 
         scan, cores = feed.source.scan, os.cpu_count() or 1
         # A user's function, which may change times and diffs, runs in one thread.
-        if scan is None or scan.rows < THREADED or not (feed.portable and feed.is_constant):
+        if scan is None or scan.rows < thresholds.current.threaded_rows_min or not (
+            feed.portable and feed.is_constant
+        ):
             yield from split(feed)
             return
         parts = scan.pieces()
         size = max(part.size for part in parts)
-        threads = min(cores, len(parts), max(1, work.most // ROWS), max(1, MOST_BYTES // size))
+        fitting = min(
+            work.most // thresholds.current.parquet_table_rows,
+            thresholds.current.work_bytes_max // size,
+        )
+        threads = min(cores, len(parts), max(1, fitting))
         feeds = (replace(feed, source=replace(feed.source, scan=part)) for part in parts)
         for updates in side_by_side(lambda part: list(split(part)), feeds, threads):
             yield from updates
@@ -228,7 +228,7 @@ class LocalRunner:
 
     def _apply(self, table: pa.Table, stage: Stage) -> pa.Table:
         """The result of a stage on a table; results of small tables are cached."""
-        if table.num_rows > MADE_ROWS:
+        if table.num_rows > thresholds.current.cached_stage_rows_max:
             return stage.on_table(table)
         for source, applied, result in tuple(self._made):
             if source is table and applied is stage:
@@ -246,14 +246,16 @@ def _threads(buckets: Sequence[int], rows: float) -> int:
 
 def worth_per_bucket(rows: float, buckets: int) -> bool:
     """Whether a number of rows is worth a call for each bucket."""
-    return rows >= min(THREADED, PER_BUCKET * buckets)
+    per_bucket = thresholds.current.threaded_rows_per_bucket_min
+    return rows >= min(thresholds.current.threaded_rows_min, per_bucket * buckets)
 
 
 def _fitting(table: pa.Table, most: int) -> int:
     # The size of all buffers is cheap to get, and an upper bound of the size of a slice.
-    if table.get_total_buffer_size() <= MOST_BYTES or table.nbytes <= MOST_BYTES:
+    size = thresholds.current.work_bytes_max
+    if table.get_total_buffer_size() <= size or table.nbytes <= size:
         return most
-    return max(1, min(most, MOST_BYTES * table.num_rows // table.nbytes))
+    return max(1, min(most, size * table.num_rows // table.nbytes))
 
 
 def rows_of(feeds: Sequence[Feed]) -> float:

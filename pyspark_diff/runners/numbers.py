@@ -16,8 +16,8 @@ from typing import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.arrow_expression import Apply, ArrowConstant, ArrowExpression, Field
-from pyspark_diff.kernels import sums
 from pyspark_diff.kernels.consolidate import consolidate_parts
 from pyspark_diff.kernels.jit import kernel
 from pyspark_diff.kernels.key_index import AT, MOST, PAST
@@ -34,8 +34,6 @@ from pyspark_diff.spark.schema import DIFF, TIME, Schema
 
 #: The reason if arithmetic leaves 64 bits. The general operators raise the user's error.
 _OVERFLOW = "a number may exceed 64 bits"
-#: Up to this many rows that are too wide for one number each are sorted where they are.
-SMALL = 4096
 
 
 class Unfit(Exception):
@@ -99,7 +97,7 @@ def is_number(kind: pa.DataType) -> bool:
 def together(parts: Iterable[Numbers]) -> list[Numbers]:
     """The same rows in one part, if they are few: each part costs. No part is empty."""
     filled = [part for part in parts if len(part)]
-    if len(filled) < 2 or sum(map(len, filled)) > SMALL:
+    if len(filled) < 2 or sum(map(len, filled)) > thresholds.current.sort_parts_rows_max:
         return filled
     return [whole(filled)]
 
@@ -142,7 +140,7 @@ def added_up(
     rows = sum(keys.size for keys, *_ in parts)
     if not is_table(parts):
         done, sums = _packed(parts, least, most)
-        if not done and rows <= SMALL:
+        if not done and rows <= thresholds.current.sort_parts_rows_max:
             columns = [np.concatenate(column) for column in zip(*(
                 (keys, np.broadcast_to(values, keys.size), times, diffs)
                 for keys, values, times, diffs in map(_valued, parts)
@@ -164,7 +162,7 @@ def is_table(parts: Sequence[Columns]) -> bool:
     """Whether parts are so many keys without values, at what may be one time, that a table adds
     them up."""
     return (
-        sum(keys.size for keys, *_ in parts) >= sums.PARTITIONED
+        sum(keys.size for keys, *_ in parts) >= thresholds.current.partition_rows_min
         and all(
             values is None and (not keys.size or times[0] == times[-1])
             for keys, values, times, _ in parts

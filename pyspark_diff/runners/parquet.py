@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import SourceError
 from pyspark_diff.expressions.compiled import CompiledExpression, compiled
 from pyspark_diff.expressions.tree import planned_tree
@@ -38,12 +39,6 @@ from pyspark_diff.spark.data_types import arrow_type, without_nullability
 from pyspark_diff.spark.parquet_footer import LEGACY_KEY, VERSION_KEY, is_read_as
 from pyspark_diff.spark.parquet_plan import Declined, ParquetPlan, ScannedFile, parquet_plan
 
-#: Maximal number of rows of a table.
-ROWS = 1 << 20
-#: Spark reads frames with more files than this, since its tasks read the footers in parallel.
-FILES = 10_000
-#: Number of threads that read footers.
-_THREADS = 8
 #: Types whose values Spark and pyarrow read alike.
 _TYPES: tuple[T.DataType, ...] = (
     T.BooleanType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(),
@@ -157,11 +152,11 @@ class ParquetScan:
         return [replace(self, groups=tuple(part)) for part in parts if part] or [self]
 
     def pieces(self) -> list[ParquetScan]:
-        """The scan in parts that have about `ROWS` rows, or one larger row group."""
+        """The scan in parts that have about `parquet_table_rows` rows, or one larger row group."""
         parts: list[list[Group]] = []
-        rows = ROWS
+        rows = most = thresholds.current.parquet_table_rows
         for group in self.groups:
-            if rows + group.rows > ROWS:
+            if rows + group.rows > most:
                 parts.append([])
                 rows = 0
             parts[-1].append(group)
@@ -180,7 +175,7 @@ class ParquetScan:
                 raise _changed(file)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows, in tables of up to `ROWS` rows.
+        """The rows, in tables of up to `parquet_table_rows` rows.
 
         Raises
         ------
@@ -224,8 +219,9 @@ def parquet_scan(frame: DataFrame) -> ParquetScan | None:
 
 
 def _scan(plan: ParquetPlan, struct: T.StructType) -> ParquetScan:
-    if len(plan.files) > FILES:
-        raise Declined(f"the frame has more than {FILES:,} files")
+    most = thresholds.current.parquet_files_max
+    if len(plan.files) > most:
+        raise Declined(f"the frame has more than {most:,} files")
     outputs = _outputs(plan, struct)
     condition = None
     if plan.condition is not None:
@@ -240,7 +236,7 @@ def _scan(plan: ParquetPlan, struct: T.StructType) -> ParquetScan:
     for field in fields:
         if not _is_known(field.dataType):
             raise Declined(f"column {field.name} has the type {field.dataType.simpleString()}")
-    threads = min(_THREADS, len(plan.files))
+    threads = min(thresholds.current.parquet_footer_threads_max, len(plan.files))
     ends = list(side_by_side(lambda file: _end(file, fields, condition), plan.files, threads))
     return replace(
         scan,
@@ -395,7 +391,8 @@ def _read(
         return
     with pq.ParquetFile(path) as reader:
         for batch in reader.iter_batches(
-            ROWS, [group.number for group in groups], list(kinds), use_threads=False
+            thresholds.current.parquet_table_rows, [group.number for group in groups], list(kinds),
+            use_threads=False,
         ):
             columns = [batch.column(name) for name in kinds]
             yield pa.table({

@@ -18,10 +18,11 @@ from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import TooManyRowsError
 from pyspark_diff.fallbacks import MEMORY, count
 from pyspark_diff.kernels.consolidate import consolidate
-from pyspark_diff.kernels.key_ranges import MOST_BYTES, rows_of
+from pyspark_diff.kernels.key_ranges import rows_of
 from pyspark_diff.kernels.machine_memory import free_memory
 from pyspark_diff.kernels.updates import Int64, OffsetOverflow, UpdateChunk, concat
 from pyspark_diff.operators.contract import Side
@@ -29,8 +30,6 @@ from pyspark_diff.trace import storage
 
 #: Estimated bytes of a row while a kernel works on it.
 ROW_BYTES = 100
-#: Below this size of its buffers a table counts with their size, and not with the size of its rows.
-FEW_BYTES = 1 << 16
 #: Number of the heaviest keys that a message names.
 NAMED = 3
 
@@ -80,7 +79,7 @@ class RowsInMemory:
         with self._lock:
             self._rows += rows
             self._bytes += size
-            return self._rows > self._most or self._bytes > MOST_BYTES
+            return self._rows > self._most or self._bytes > thresholds.current.work_bytes_max
 
 
 class Spool:
@@ -111,7 +110,7 @@ class Spool:
         self._rows += table.num_rows
         # The size of all buffers is cheap to get, and an upper bound of the size of a slice.
         size = table.get_total_buffer_size()
-        size = size if size < FEW_BYTES else table.nbytes
+        size = size if size < thresholds.current.buffer_size_bytes_max else table.nbytes
         self._bytes += size
         if self._waiting.add(table.num_rows, size):
             path = f"{self._path}-{len(self._paths)}.arrow"
@@ -175,7 +174,9 @@ class Intake:
 
     def _fits(self, rows: int, size: int) -> bool:
         """Whether a number of further rows and bytes fits into memory."""
-        return self._waiting + rows <= self._most and self._bytes + size <= MOST_BYTES
+        if self._waiting + rows > self._most:
+            return False
+        return self._bytes + size <= thresholds.current.work_bytes_max
 
     def _settle(self) -> None:
         """Consolidate the updates of each bucket."""

@@ -28,10 +28,10 @@ from typing import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.consolidate import consolidate, runs_of
 from pyspark_diff.kernels.history import distinct_keys
 from pyspark_diff.kernels.key_ranges import (
-    MOST_BYTES,
     Keys,
     fitting,
     ranges,
@@ -45,11 +45,6 @@ from pyspark_diff.runners.work import OutputForm
 from pyspark_diff.times import Antichain, Coordinate
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import Paths
-
-#: Number of pairs of a bucket in memory, even if there is room for more. With it the consolidation
-#: of 10^8 pairs takes a fourth of the time and memory that it takes with 40 million pairs, since
-#: fresh memory costs more than the work in it.
-PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -163,14 +158,15 @@ class Read:
         most = fitting(list(chain(*self._files(bucket))), self.most)
         if isinstance(self.kernel, BilinearKernel):
             width = sum(view.width(bucket) for view in self.views)
-            most = max(1, min(most, 2 * MOST_BYTES // max(1, width)))  # a chunk is a fourth
+            size = 2 * thresholds.current.work_bytes_max  # a chunk is a fourth
+            most = max(1, min(most, size // max(1, width)))
         return self if most == self.most else replace(self, most=most)
 
     @property
     def pairs(self) -> int:
         """Maximal number of a bilinear operator's output rows in memory. Its input may have more
         rows, since it looks up rows instead of copying them."""
-        return min(self.most, PAIRS)
+        return min(self.most, thresholds.current.join_piece_pairs)
 
     def ranges(self, bucket: int) -> list[Keys]:
         """The ranges of keys of the pieces of a bucket."""

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conversion import LocalDataToArrowConversion
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import StorageError, errors_from_text
 from pyspark_diff.fallbacks import count
 from pyspark_diff.operators.contract import Stage
@@ -45,9 +46,6 @@ from pyspark_diff.spark.task_jobs import has_tasks, run_moved, run_tasks
 from pyspark_diff.spark.values import filled
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
-
-#: Rows up to which results are collected as rows, without a job; more come as Arrow from a job.
-LOCAL_ROWS = 1000
 
 _T = TypeVar("_T")
 
@@ -257,7 +255,7 @@ class SparkRunner:
         frame = self.session.createDataFrame(rows_in, struct)
         for stage in chain:
             frame = stage.on_frame(frame)
-        if table.num_rows > LOCAL_ROWS:
+        if table.num_rows > thresholds.current.collect_rows_max:
             return self._run(lambda: arrow_table(frame))
         # Only a job can call users' functions, also for few rows.
         try:

@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark import TaskContext
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import (
     DiffError,
     earliest,
@@ -52,17 +53,10 @@ from pyspark_diff.trace.credentials import sent
 BLOBS = "bucket int, part long, blob binary, error string"
 RESULTS = "bucket int, result string, output binary, error string"
 
-#: Rows that a task holds before it consolidates and passes them on, and their bytes.
-CHUNK_ROWS, CHUNK_BYTES = 1 << 23, 1 << 28
-#: Rows of one blob: large enough that Spark's cost per row vanishes, small enough for its buffers.
-BLOB_ROWS = 1 << 20
 #: The bucket of a result that reports rows outside of the task of their bucket.
 MISPLACED = -1
 #: The bucket of a result that is a list of the fallbacks of a task, not of update rows.
 FELL_BACK = -2
-#: Up to this many bytes of all buckets together, results carry the output to the driver. A larger
-#: output goes to files, and the results carry their names.
-INLINE_BYTES = 1 << 18
 
 #: Bytes of the number of a blob before its content, and the number of an error. Arrow needs buffers
 #: at multiples of eight bytes.
@@ -210,6 +204,8 @@ def work_in_place(
     If a row is in a partition of another bucket, the task reports this and does no work.
     """
 
+    most = thresholds.current.blob_rows
+
     def results(batches: Batches) -> Iterator[Row]:
         here, number = _partition(), 0
         intake = Intake(os.path.dirname(work.directory), work.most, work.name)
@@ -219,8 +215,8 @@ def work_in_place(
                 yield MISPLACED, "", None
                 return
             # Without a shuffle, consolidation before the intake saves nothing.
-            for start in range(0, len(updates), BLOB_ROWS):
-                part = updates.between(start, min(start + BLOB_ROWS, len(updates)))
+            for start in range(0, len(updates), most):
+                part = updates.between(start, min(start + most, len(updates)))
                 intake.add(here, part, number)
                 number += 1
         yield from _done(work, fused, here, intake)
@@ -309,7 +305,8 @@ def _result(result: BucketResult, directory: str, outputs: int, began: float) ->
     """
     output, inline = result.output, None
     table = None if output.table is None else output.table.combine_chunks()
-    if table is not None and table.num_rows and table.nbytes <= INLINE_BYTES // outputs:
+    most = thresholds.current.inline_output_bytes_max // outputs
+    if table is not None and table.num_rows and table.nbytes <= most:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -353,8 +350,9 @@ def _blobs(how: Split, tables: Iterable[pa.Table]) -> Iterator[tuple[int, int, b
     number = _partition() << 24
     for table in tables:
         for bucket, part in split(how.updates(table), how.layout, how.buckets):
-            for start in range(0, len(part), BLOB_ROWS):
-                stop = min(start + BLOB_ROWS, len(part))
+            most = thresholds.current.blob_rows
+            for start in range(0, len(part), most):
+                stop = min(start + most, len(part))
                 yield bucket, number, ipc.to_bytes(part.between(start, stop))
                 number += 1
 
@@ -366,7 +364,8 @@ def _chunks(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
         chunk.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+        limits = thresholds.current
+        if rows >= limits.task_chunk_rows or size >= limits.task_chunk_bytes:
             yield pa.concat_tables(chunk)
             chunk, rows, size = [], 0, 0
     if chunk:

@@ -21,6 +21,7 @@ from typing import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import (
     InvalidDiffError,
     InvalidTimeError,
@@ -50,22 +51,6 @@ from pyspark_diff.runners.pieces import Given, Intake, RowsInMemory, Spool, room
 from pyspark_diff.spark.schema import DIFF, TIME
 from pyspark_diff.trace import held_batches, storage
 from pyspark_diff.trace.batch import Batch, BatchFile, BatchInMemory, Paths
-
-#: Batches of a bucket up to this many rows, and bytes, stay in the driver's memory until another
-#: process reads them: a megabyte of numbers. Writing and mapping their files took a seventh of a
-#: step of 10,000 changes. A commit of a store contains such batches, and a larger batch is a file.
-#: Without a store larger batches stay in memory while there is room
-#: (`pyspark_diff.trace.held_batches`).
-IN_MEMORY_ROWS, IN_MEMORY_BYTES = 1 << 15, 1 << 22
-
-#: From this number of rows on a check for one common time, or diff, is worth its cost.
-MANY = 1 << 12
-
-#: Up to the first number of files of a batch, look-ups search file by file. In more files one
-#: search covers all keys that are numbers. For other keys, up to the second number of rows are
-#: looked up: with more rows, work bucket by bucket costs less than a search of each key in all
-#: files.
-BUCKETS, TOGETHER = 4, 500
 
 
 @dataclass(frozen=True)
@@ -324,7 +309,8 @@ def run_together(
         None if the rows exceed the memory.
     """
     looks = work.kernel is not None and work.kernel.stateful
-    if looks and len(updates) >= TOGETHER and not all(map(_is_together, _batches(work.files))):
+    many = len(updates) >= thresholds.current.look_up_bucket_rows_min
+    if looks and many and not all(map(_is_together, _batches(work.files))):
         return None
     grouped = consolidate(updates)
     old: list[UpdateChunk] = []
@@ -356,8 +342,9 @@ def _batches(files: Mapping[int, tuple[str, ...]]) -> Sequence[Batch]:
 
 def _is_together(batch: Batch) -> bool:
     """Whether a batch has few files, or allows a search of all its files at once."""
-    files = list(islice(batch.opened(), BUCKETS + 1))
-    return len(files) <= BUCKETS or storage.open_updates(files[0][1]).words is not None
+    most = thresholds.current.look_up_files_max
+    files = list(islice(batch.opened(), most + 1))
+    return len(files) <= most or storage.open_updates(files[0][1]).words is not None
 
 
 def _old_together(work: Work, new: UpdateChunk) -> list[UpdateChunk]:
@@ -368,7 +355,7 @@ def _old_together(work: Work, new: UpdateChunk) -> list[UpdateChunk]:
     for batch in _batches(work.files):
         files = [(bucket, storage.open_updates(path)) for bucket, path in batch.opened(touched)]
         rows = None
-        if len(files) > BUCKETS:
+        if len(files) > thresholds.current.look_up_files_max:
             rows = rows_under(new.key64, buckets, [(b, u) for b, u in files if b is not None])
         old += [updates for _, updates in files] if rows is None else [rows]
     return old
@@ -422,7 +409,8 @@ def write_files(
     written: dict[int, tuple[BatchFile, ...]] = {}
     most = max(stop - start for _, start, stop in stops)
     width, parts = updates.size // len(updates), {}
-    if most > IN_MEMORY_ROWS or most * width > IN_MEMORY_BYTES:
+    limits = thresholds.current
+    if most > limits.in_memory_rows_max or most * width > limits.in_memory_bytes_max:
         for bucket, start, stop in stops:
             part = updates.take(order[start:stop])
             written[bucket] = tuple(write_file(directory, f"{bucket:05d}", part, in_memory=True))
@@ -445,7 +433,10 @@ def write_file(
     if not len(updates):
         return []
     path = os.path.join(directory, f"{name}.arrow")
-    if in_memory and len(updates) <= IN_MEMORY_ROWS and updates.size <= IN_MEMORY_BYTES:
+    limits = thresholds.current
+    if in_memory and len(updates) <= limits.in_memory_rows_max and (
+        updates.size <= limits.in_memory_bytes_max
+    ):
         held_batches.keep_copy(path, updates)
         return [BatchFile(path, len(updates), updates.size)]
     lasting = directory.endswith(storage.LASTING)
@@ -532,7 +523,7 @@ class Split:
         if self.ceiling is not None:
             check_ceiling(time, self.ceiling)
         columns = [table.column(name) for name in self.names]
-        if columns and table.num_rows >= MANY:
+        if columns and table.num_rows >= thresholds.current.single_value_check_rows_min:
             # A common value needs no sort, no shuffle and no space in each row.
             if bounds is not None and bounds[0] == bounds[1] and self._includes(bounds[0]):
                 time = bounds[0]

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.dataflow.source import Change, Offset, Reading, Source
 from pyspark_diff.errors import FallbackError, SourceError
 from pyspark_diff.fallbacks import FEED, fall_back
@@ -43,7 +44,7 @@ from pyspark_diff.spark.delta_files import (
     delta_files,
     physical_names,
 )
-from pyspark_diff.spark.frames import FEW_ROWS, column
+from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm_tables import delta_schemas
 from pyspark_diff.spark.schema import as_keys
 
@@ -179,7 +180,8 @@ class _Delta(VersionedSource):
         if replaced:
             return self._gap(spark, now, f"{replaced}: its change feed does not record this")
         if files is not None and _is_on(table.properties.get(_RECORDED)):
-            feed = files.changes(self._known().names, begin + 1, FEW_ROWS)
+            most = thresholds.current.collect_frame_rows_max
+            feed = files.changes(self._known().names, begin + 1, most)
             if feed is not None:
                 return Reading(now, self._changes_of(feed))
         cause, recorded = None, self._is_recorded(spark, table)

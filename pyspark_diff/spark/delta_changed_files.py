@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_diff import thresholds
 from pyspark_diff.spark.delta_commits import actions_of
 from pyspark_diff.spark.frames import literal_path
 from pyspark_diff.spark.jvm_tables import (
@@ -38,8 +39,6 @@ _FIELDS = (
 _FIXED_WIDTH = re.compile(r"\bchar\(")
 #: The path of a file, and its deletion vector.
 FileKey = tuple[str, "tuple[Any, ...] | None"]
-#: The number of commits that one reading compares.
-_COMMITS_MAX = 10_000
 #: Statements by which Delta itself adds no file that a table has.
 _NEW_FILES = frozenset({
     "CREATE TABLE AS SELECT", "DELETE", "MERGE", "RESTORE", "STREAMING UPDATE", "TRUNCATE",
@@ -87,7 +86,7 @@ def changed_files(
         If a setting makes Spark leave out files that it cannot read.
     """
     log = delta_log(spark, name)
-    if log is None or last - first >= _COMMITS_MAX:
+    if log is None or last - first >= thresholds.current.changed_files_commits_max:
         return None
     if table_id is not None and delta_id(log, last) != table_id:
         return None

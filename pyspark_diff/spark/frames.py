@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import SchemaError, errors_to_text
 from pyspark_diff.spark.data_types import (
     arrow_type,
@@ -26,8 +27,6 @@ from pyspark_diff.spark.values import OPAQUE, filled
 
 #: The letters with a meaning in a pattern of paths.
 _PATTERN = frozenset("{}[]*?\\")
-#: The largest number of rows that the driver collects in order to evaluate a frame once.
-FEW_ROWS = 200_000
 
 
 def column(name: str) -> Column:
@@ -197,9 +196,10 @@ def frame_digest(frame: DataFrame) -> tuple[str, tuple[str, ...]]:
 
 
 def few(frame: DataFrame) -> pa.Table | None:
-    """The rows of a small frame; None for a frame with more than `FEW_ROWS` rows.
+    """The rows of a small frame; None for a frame with more than `collect_frame_rows_max` rows.
 
     Later work on the rows then needs no job.
     """
-    table = run_job(frame.sparkSession, lambda: arrow_table(frame.limit(FEW_ROWS + 1)))
-    return table if table.num_rows <= FEW_ROWS else None
+    most = thresholds.current.collect_frame_rows_max
+    table = run_job(frame.sparkSession, lambda: arrow_table(frame.limit(most + 1)))
+    return table if table.num_rows <= most else None

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import is_remote
 from pyspark.util import is_remote_only
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.machine_memory import all_memory
 from pyspark_diff.kernels.memory import share_memory
 from pyspark_diff.spark import jvm_context
@@ -302,15 +303,6 @@ def _properties(name: str | None) -> dict[str, str]:
     return {pair[0]: pair[-1] for pair in pairs if not pair[0].startswith(("#", "!"))}
 
 
-#: The default of the largest number of update rows for which an operator runs on the driver.
-#: Measured on two cores, three counts over 650,000 updates in all: 0.9 s on the driver, 5 s as
-#: Spark jobs. The driver's memory and clusters with many cores are reasons against a higher number.
-DRIVER_ROWS = 2_000_000
-#: The default on a cluster without more cores than the driver: the driver loads ten million edges
-#: in a third of the time of two executors with one core each. It is also the minimum if Spark runs
-#: in the driver's own process: its cores and memory are the whole cluster, and rows beyond its
-#: memory are processed in pieces either way. With more memory the number is higher there.
-ALONE_ROWS = 20_000_000
 #: Bytes of memory per row. A kernel needs about half of that for a row, so half of the memory stays
 #: free.
 _ROW_BYTES = 200
@@ -318,9 +310,10 @@ _ROW_BYTES = 200
 
 def driver_rows(spark: SparkSession) -> int:
     """The largest number of update rows for which an operator should run on the driver."""
+    limits = thresholds.current
     if is_alone(spark):
-        return max(ALONE_ROWS, _room())
-    return ALONE_ROWS if _is_small(spark) else DRIVER_ROWS
+        return max(limits.driver_rows_alone_max, _room())
+    return limits.driver_rows_alone_max if _is_small(spark) else limits.driver_rows_max
 
 
 def _is_small(spark: SparkSession) -> bool:

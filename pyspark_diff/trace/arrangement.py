@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import (
     NegativeMultiplicityError,
     NotReadableError,
@@ -25,7 +26,7 @@ from pyspark_diff.errors import (
 )
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.jit import interruptible
-from pyspark_diff.kernels.key_ranges import MOST_BYTES, fitting, ranges, updates_between
+from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
 from pyspark_diff.kernels.layout import Layout, from_int64
 from pyspark_diff.kernels.merge import merge
 from pyspark_diff.kernels.standing import repeated_places
@@ -40,11 +41,6 @@ from pyspark_diff.trace.spine import Trace
 Tables = Iterator[pa.Table]
 #: Returns a mask of the chosen rows of a table of updates.
 Inside = Callable[[pa.Table], np.ndarray]
-
-#: Up to this many rows the driver builds a table without a Spark job.
-DRIVER_ROWS = 100_000
-#: Rows of one record batch that a task yields, and rows that it merges at once.
-CHUNK_ROWS, PIECE_ROWS = 1 << 16, 1 << 23
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,11 @@ class Arrangement:
     @property
     def reads_later(self) -> bool:
         """Whether its frames read the files at their evaluation, and not at their construction."""
-        return self.trace.rows > DRIVER_ROWS or self.trace.size > MOST_BYTES
+        limits = thresholds.current
+        return (
+            self.trace.rows > limits.driver_table_rows_max
+            or self.trace.size > limits.work_bytes_max
+        )
 
     def _decode(self, updates: UpdateChunk) -> list[pa.Array]:
         """The columns in the order of the schema."""
@@ -287,7 +287,7 @@ class Arrangement:
         if not self.reads_later:
             rows = accumulated(self._all())
             times = np.maximum(rows.diffs(), 0)
-            if times.sum(dtype=np.float64) > DRIVER_ROWS:
+            if times.sum(dtype=np.float64) > thresholds.current.driver_table_rows_max:
                 return _repeated_in_spark(
                     spark, self.schema.struct, _table(decode(rows), names, len(rows)), times
                 )
@@ -323,6 +323,7 @@ class Arrangement:
             return frame_of_table(spark, _together(make(updates)), struct)
 
         storage.settle(path for paths in files for path in paths)
+        chunk_rows = thresholds.current.table_chunk_rows
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with errors_to_text(), storage.opened_for_task():
@@ -330,7 +331,7 @@ class Arrangement:
                     for number in batch.column(0).to_numpy():
                         for updates in _merged(files[number]):
                             for table in make(updates):
-                                yield from table.to_batches(max_chunksize=CHUNK_ROWS)
+                                yield from table.to_batches(max_chunksize=chunk_rows)
 
         do = with_credentials(run)
         return spark.range(0, len(files), 1, len(files)).mapInArrow(do, struct)
@@ -353,13 +354,14 @@ def _merged(paths: tuple[str, ...]) -> Iterator[UpdateChunk]:
     if len(paths) == 1:
         yield batches[0]  # a batch is consolidated
         return
-    for keys in ranges(batches, [], fitting(batches, PIECE_ROWS)):
+    for keys in ranges(batches, [], fitting(batches, thresholds.current.table_piece_rows)):
         yield merge([updates_between(batch, keys) for batch in batches], None)
 
 
 def _repeated(table: pa.Table, times: Int64) -> Tables:
     """Repeat each row as often as `times` says; yields chunks, at least one."""
-    for rows in repeated_places(times, CHUNK_ROWS) if times.any() else [np.arange(0)]:
+    most = thresholds.current.table_chunk_rows
+    for rows in repeated_places(times, most) if times.any() else [np.arange(0)]:
         if table.num_columns:
             yield table.take(pa.array(rows))
         else:
@@ -374,7 +376,7 @@ def _repeated_in_spark(
     A row with a high multiplicity is split, so that all tasks get a share.
     """
     total = float(times.sum(dtype=np.float64))
-    share = max(CHUNK_ROWS, math.ceil(total / 1000))
+    share = max(thresholds.current.table_chunk_rows, math.ceil(total / 1000))
     parts = -(-times // share)
     rows = np.repeat(np.arange(times.size), parts)
     last = np.cumsum(parts) - 1

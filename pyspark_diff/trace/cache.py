@@ -33,6 +33,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import BinaryIO
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DamagedStateError, DiffError, StorageError
 from pyspark_diff.fallbacks import CACHE, count
 from pyspark_diff.trace.credentials import access_of
@@ -52,8 +53,6 @@ _PASSING = re.compile(
     r"data/[A-Za-z0-9_][A-Za-z0-9_.=-]{0,250}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}?"
     r"(?:-crc([0-9a-f]{8})-(\d{1,15})\.passing)?\.arrow"
 )
-#: Bytes of one request of a download.
-_PIECE = 1 << 25
 #: A scratch file that did not change for this many seconds has no writer any more.
 _ABANDONED = 3600.0
 
@@ -226,7 +225,7 @@ def _named(url: str) -> tuple[Objects, str, int | None, int | None]:
 
 def _checksum_of(file: BinaryIO) -> int:
     checksum = 0
-    while piece := file.read(_PIECE):
+    while piece := file.read(thresholds.current.download_piece_bytes):
         checksum = zlib.crc32(piece, checksum)
     return checksum
 
@@ -267,8 +266,9 @@ def _client(root: str, access: int) -> Objects:
 
 def _pieces(objects: Objects, name: str, length: int) -> Iterator[bytes]:
     try:
-        for offset in range(0, length, _PIECE):
-            yield objects.read_range(name, offset, min(_PIECE, length - offset))
+        size = thresholds.current.download_piece_bytes
+        for offset in range(0, length, size):
+            yield objects.read_range(name, offset, min(size, length - offset))
     except FileNotFoundError:
         raise _missing(objects, name) from None
 

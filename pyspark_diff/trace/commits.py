@@ -38,6 +38,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import blake2b
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import (
     ConcurrentWriteError,
     DamagedStateError,
@@ -60,12 +61,8 @@ from pyspark_diff.trace.objects import FOLDERS, INBOX, Objects
 
 __all__ = ["Commit", "Commits", "FileInfo", "Segment", "segments_of"]
 
-#: With more tombstones than this, those below a new floor are deleted.
-MOST_TOMBSTONES = 200
 #: The number of tries of an operation that another process, or the network, may interrupt.
 _TRIES = 5
-#: Seconds before the second try; it doubles.
-_PAUSE = 0.02
 
 
 class Commits:
@@ -164,7 +161,7 @@ class Commits:
                     if isinstance(error, DamagedStateError):
                         raise
                     raise self._lost(f"{error.filename!r} is gone") from error
-                time.sleep(_PAUSE * 2**tries)
+                time.sleep(thresholds.current.commit_pause_seconds * 2**tries)
         raise AssertionError("unreachable")
 
     def read(self, number: int) -> Commit:
@@ -235,7 +232,8 @@ class Commits:
             except ConcurrentWriteError:
                 if tries == _TRIES - 1:
                     raise
-                time.sleep(_PAUSE * 2**tries * (1 + secrets.randbelow(100) / 100))
+                pause = thresholds.current.commit_pause_seconds * 2**tries
+                time.sleep(pause * (1 + secrets.randbelow(100) / 100))
                 continue
             self._listing.write_hint(commit)
             return commit
@@ -341,7 +339,7 @@ class Commits:
         floor = self._listing.floor()
         gone = [n for n, size in sizes.items() if manifest.is_tombstone(size)]
         least = min(n for n, size in sizes.items() if n >= floor and is_commit(size))
-        if len(gone) > MOST_TOMBSTONES and least > floor:
+        if len(gone) > thresholds.current.tombstones_max and least > floor:
             self._listing.create_floor(least)
             floor = least
         self.objects.delete([name_of(n) for n in gone if n < floor])
@@ -370,7 +368,7 @@ class Commits:
         reason: Exception | None = None
         for tries in range(_TRIES):
             if tries:
-                time.sleep(_PAUSE * 2**tries)
+                time.sleep(thresholds.current.commit_pause_seconds * 2**tries)
             try:
                 created = self.objects.create(name, parts)
             except UnknownOutcomeError as error:

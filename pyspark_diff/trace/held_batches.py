@@ -5,7 +5,7 @@ more than the rest of a small step. The rows of a new large batch are in memory 
 them is a copy into pages that the system may have to allocate: a fifth of a large step. So large
 batches stay in memory while they are a small part of it::
 
-    bytes of large batches in memory  <=  all memory / SHARE
+    bytes of large batches in memory  <=  all memory / large_memory_divisor
 
 `pyspark_diff.trace.storage` opens these batches by their paths, like files. It writes a file when
 another process has to read the batch, and it drops a batch instead of removing its file.
@@ -19,12 +19,9 @@ from typing import Callable, Mapping
 
 import numpy as np
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels.machine_memory import all_memory, free_memory
 from pyspark_diff.kernels.updates import Int64, UpdateChunk, unshared
-
-#: Large batches together may use this fraction of the machine's memory (one in so many bytes), and
-#: each of them the same fraction of the free memory.
-SHARE = 4
 
 
 class _Part:
@@ -64,9 +61,10 @@ def keep_large(path: str, updates: UpdateChunk, *, copied: bool = False) -> bool
     all arrays.
     """
     size, most, free = updates.size, _all_memory(), free_memory()
-    if most is None or free is None or size > free // SHARE:
+    share = thresholds.current.large_memory_divisor
+    if most is None or free is None or size > free // share:
         return False
-    if size + sum(list(_large.values())) > most // SHARE:  # other threads may add batches meanwhile
+    if size + sum(list(_large.values())) > most // share:  # other threads may add batches meanwhile
         return False
     _large[path] = size
     _batches[path] = updates.take(np.arange(len(updates))) if copied else unshared(updates)

@@ -6,7 +6,7 @@
 
 A hold is an object of its own with an expiry time, so the hold of a dead reader ends. A living
 reader renews its hold in time. The clocks of readers and of the process that vacuums may differ by
-up to `CLOCKS` seconds.
+up to `clock_difference_seconds_max`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import NotReadableError
 from pyspark_diff.trace.commits import Commit, Commits
 from pyspark_diff.trace.objects import Objects
 
-#: The maximum difference between clocks, in seconds.
-CLOCKS = 60.0
 #: The seconds after its time of writing during which an unreadable hold counts.
 GRACE = 3600.0
 
@@ -147,7 +146,8 @@ def stored_holds(objects: Objects, now: float) -> tuple[list[StoredHold], list[S
             hold = _read(item.name, objects.read(item.name), item.modified)
         except FileNotFoundError:
             continue  # released meanwhile
-        (live if now < hold.until + CLOCKS else expired).append(hold)
+        until = hold.until + thresholds.current.clock_difference_seconds_max
+        (live if now < until else expired).append(hold)
     return live, expired
 
 

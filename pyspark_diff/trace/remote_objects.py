@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DiffError, StorageError, UnknownOutcomeError
 from pyspark_diff.trace.credentials import access_of
 from pyspark_diff.trace.objects import (
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
-#: The number of retries of a request after a lost answer.
-RETRIES = 5
 #: Options of the client that sends requests; other options belong to a provider.
 CLIENT = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout",
@@ -92,7 +91,10 @@ class RemoteObjects(Objects):
                 # The timeout is the client's own, 30 s: options here would disable those of the
                 # environment. A retry of a request may meet its own object: the caller of
                 # `create` reads the object to detect that.
-                retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=60)},
+                retry_config={
+                    "max_retries": thresholds.current.request_retries_max,
+                    "retry_timeout": timedelta(seconds=60),
+                },
             )
 
     def create(self, name: str, parts: Sequence[Part]) -> bool:

@@ -19,11 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Callable, Iterable, Mapping
 
+from pyspark_diff import thresholds
 from pyspark_diff.times import Antichain, Description
 from pyspark_diff.trace.batch import Batch, BatchFile
 
-#: Up to this many batches are not merged if they have fewer rows than this in total.
-TINY_BATCHES, TINY_ROWS = 6, 64
 #: The files of one batch, by bucket.
 Files = Mapping[int, tuple[BatchFile, ...]]
 
@@ -134,6 +133,7 @@ class Trace:
         size : callable, optional
             Returns the number of rows that a merge leaves of a batch. The default is all rows.
         """
+        limits = thresholds.current
         stops = {len(self.batches)}
         for fence in fences:
             stops.add(sum(1 for b in self.batches if b.description.upper.precedes(fence)))
@@ -143,7 +143,9 @@ class Trace:
             rows = count = 0
             for i, batch in enumerate(reversed(self.batches[begin:stop])):
                 left = size(batch)
-                if i and 2 * left <= rows and (i >= TINY_BATCHES or rows >= TINY_ROWS):
+                if i and 2 * left <= rows and (
+                    i >= limits.spine_merge_batches_min or rows >= limits.spine_merge_rows_min
+                ):
                     count = i + 1
                 rows += left
             if count:

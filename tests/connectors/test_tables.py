@@ -25,12 +25,12 @@ from pyspark_diff import (
     SchemaError,
     StorageError,
     TimeRegressionError,
+    thresholds,
 )
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.runners.spark import SparkRunner
 from pyspark_diff.spark.tables import checked_table
 from pyspark_diff.times import Antichain
-from pyspark_diff.trace import arrangement
 
 ORDERS = [(f"n{i}", i % 3, float(i)) for i in range(100)]
 
@@ -73,9 +73,9 @@ def files_of(spark, name):
     return glob.glob(f"{told[0][1].removeprefix('file:')}/**/*.parquet", recursive=True)
 
 
-@pytest.mark.parametrize("driver_rows", [arrangement.DRIVER_ROWS, 0])
-def test_saved_tables_are_joined_without_an_exchange(spark, tables, driver_rows, monkeypatch):
-    monkeypatch.setattr(arrangement, "DRIVER_ROWS", driver_rows)
+@pytest.mark.parametrize("driver_rows", [thresholds.current.driver_table_rows_max, 0])
+def test_saved_tables_are_joined_without_an_exchange(spark, tables, driver_rows, use_thresholds):
+    use_thresholds(driver_table_rows_max=driver_rows)
     a, b = tables
     flow, kept = fed(spark, keep_history=True)
     with flow:
@@ -98,8 +98,8 @@ def test_saved_tables_are_joined_without_an_exchange(spark, tables, driver_rows,
 
 
 @pytest.mark.slow
-def test_writing_moves_no_row_where_buckets_fit(spark, tables, monkeypatch):
-    monkeypatch.setattr(arrangement, "DRIVER_ROWS", 0)
+def test_writing_moves_no_row_where_buckets_fit(spark, tables, monkeypatch, use_thresholds):
+    use_thresholds(driver_table_rows_max=0)
     from pyspark_diff.spark import tables as module
 
     moved = []

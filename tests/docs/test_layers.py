@@ -26,6 +26,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "times": frozenset(),
     "reasons": frozenset(),
     "fallbacks": frozenset(),
+    "thresholds": frozenset(),
     "kernels": frozenset(
         "accumulators arrow_expression blocks bucketed buffers cache calendar candidates "
         "consolidate coordinates decimals diff_vectors double_word equality few grouping "
@@ -105,15 +106,15 @@ ROOMS: dict[str, frozenset[str]] = {
     "__main__": frozenset(),
 }
 #: Rooms that stand on one level.
-LEVELS = {room: max(number - 3, 0) for number, room in enumerate(ROOMS)}
+LEVELS = {room: max(number - 4, 0) for number, room in enumerate(ROOMS)}
 
 #: Rooms that reach less far down than all that is below them.
 REACHES: dict[str, frozenset[str]] = {
-    "trace": frozenset({"errors", "times", "fallbacks", "kernels", "spark"}),
-    "graphs": frozenset({"errors", "spark", "expressions", "frame"}),
-    "sources": frozenset({"errors", "fallbacks", "spark", "trace", "dataflow"}),
+    "trace": frozenset({"errors", "times", "fallbacks", "thresholds", "kernels", "spark"}),
+    "graphs": frozenset({"errors", "thresholds", "spark", "expressions", "frame"}),
+    "sources": frozenset({"errors", "fallbacks", "thresholds", "spark", "trace", "dataflow"}),
     "sinks": frozenset({"errors", "kernels", "spark", "dataflow"}),
-    "data_source": frozenset({"errors", "times", "kernels", "spark", "trace"}),
+    "data_source": frozenset({"errors", "times", "thresholds", "kernels", "spark", "trace"}),
     "query": frozenset({"errors", "spark", "dataflow", "frame", "sources"}),
     "views": frozenset({
         "errors", "spark", "trace", "dataflow", "frame", "query", "sources", "sinks",

@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from pyspark_diff import ClosedError, Dataflow, DiffFrame, NotReadableError, TimeRegressionError
 from pyspark_diff.operators.node import Arranged, Keyed
-from pyspark_diff.runners import work
 from pyspark_diff.times import Antichain
-from pyspark_diff.trace import held_batches, storage
+from pyspark_diff.trace import storage
 from pyspark_diff.trace.batch import BatchFile
-from pyspark_diff.trace.spine import TINY_BATCHES, TINY_ROWS, Trace
+from pyspark_diff.thresholds import Thresholds
+from pyspark_diff.trace.spine import Trace
 
 every_runner = pytest.mark.parametrize("runner", ["local", "spark"])
 EDGES = [(1, 2), (2, 3), (2, 4), (3, 1), (4, 4)]
@@ -31,9 +31,9 @@ def times_of(batch):
 
 
 @pytest.mark.parametrize("held", [0, 4096])
-def test_the_times_of_a_batch_are_advanced_to_its_since(spark, held, monkeypatch):
+def test_the_times_of_a_batch_are_advanced_to_its_since(spark, held, use_thresholds):
     """If not, a late operator receives updates that its first time does not consolidate."""
-    monkeypatch.setattr(work, "IN_MEMORY_ROWS", held)
+    use_thresholds(in_memory_rows_max=held)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         numbers, session = flow.input("numbers", "n long")
         numbers.distinct().keep("kept")
@@ -59,9 +59,9 @@ def advance(flow, session, to):
 
 
 @every_runner
-def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatch):
-    monkeypatch.setattr(work, "IN_MEMORY_ROWS", 0)  # so that each batch is a file
-    monkeypatch.setattr(held_batches, "SHARE", 1 << 60)
+def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatch, use_thresholds):
+    use_thresholds(in_memory_rows_max=0)  # so that each batch is a file
+    use_thresholds(large_memory_divisor=1 << 60)
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         seen = []
@@ -258,7 +258,8 @@ def test_rows_are_rewritten_a_few_times_and_batches_are_few(sizes):
         assert sum(held) == rows
         assert all(
             2 * size > sum(held[i + 1:])
-            or len(held) - i <= TINY_BATCHES and sum(held[i + 1:]) < TINY_ROWS
+            or len(held) - i <= Thresholds.spine_merge_batches_min
+            and sum(held[i + 1:]) < Thresholds.spine_merge_rows_min
             for i, size in enumerate(held)
         )
         assert len(held) <= 16

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_diff import Dataflow, graphs
+from pyspark_diff import Dataflow, graphs, thresholds
 from pyspark_diff.runners import spark as spark_runner
-from pyspark_diff.runners import tasks
 
 NODES, EDGES, BUCKETS = 2_000, 60_000, 4
 #: What may be said of one bucket: its files, and how many rows went through.
@@ -53,6 +52,6 @@ def test_nothing_of_the_size_of_the_data_comes_to_the_driver(spark, tmp_path, ca
         edges_in.remove(edges.slice(0, EDGES // 2))
         flow.advance_to(2)
         assert flow.last_report.rows_out > EDGES // 2
-        most = tasks.INLINE_BYTES + BUCKETS * DESCRIPTION
+        most = thresholds.current.inline_output_bytes_max + BUCKETS * DESCRIPTION
         assert came and max(came) <= most, sorted(came)[-5:]
         assert found.at().count() > NODES // 2 and degrees.at().count() > NODES // 2

@@ -21,7 +21,7 @@ from programs import files_of
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pyspark_diff import Dataflow, StorageError, TooManyRowsError
+from pyspark_diff import Dataflow, StorageError, TooManyRowsError, thresholds
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.kernels import ipc, key_ranges, machine_memory
 from pyspark_diff.kernels.key_ranges import fitting, ranges, updates_between
@@ -38,7 +38,7 @@ from pyspark_diff.runners.local import LocalRunner
 from pyspark_diff.runners.work import OutputForm, Work, run_bucket
 from pyspark_diff.spark import session as sessions
 from pyspark_diff.spark.schema import DIFF, TIME, Schema
-from pyspark_diff.trace import arrangement, storage
+from pyspark_diff.trace import storage
 
 RUNNERS = ["local", "spark"]
 PIECE = 1000
@@ -90,8 +90,7 @@ sorted_keys = st.lists(
     most=st.integers(1, 200), few=st.sampled_from([0, 1 << 16]),
 )
 def test_ranges_cover_the_new_keys_once_and_are_small(new, old, most, few):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_ranges, "FEW", few)
+    with thresholds.using(exact_ranges_rows_max=few):
         found = ranges(new, old, most)
     if found == [None]:
         assert sum(map(len, (*new, *old))) <= most or not sum(map(len, new))
@@ -109,8 +108,8 @@ def test_ranges_cover_the_new_keys_once_and_are_small(new, old, most, few):
         assert np.concatenate(parts).tolist() == updates.key64.tolist()
 
 
-def test_many_keys_are_counted_by_strides(monkeypatch):
-    monkeypatch.setattr(key_ranges, "FEW", 10)
+def test_many_keys_are_counted_by_strides(use_thresholds):
+    use_thresholds(exact_ranges_rows_max=10)
     new = UpdateChunk(np.repeat(np.arange(5000), 3), None, 0, 1)
     old = UpdateChunk(np.arange(20_000), None, 0, 1)
     found = ranges([new], [old], 640)
@@ -145,9 +144,9 @@ def test_what_buckets_hold_is_shared(rows, most, threads):
 
 
 @pytest.fixture
-def at_work(monkeypatch):
+def at_work(monkeypatch, use_thresholds):
     """The most rows that kernels were at work on at once, and that waited behind them."""
-    monkeypatch.setattr(local, "THREADED", 1)
+    use_thresholds(threaded_rows_min=1)
     monkeypatch.setattr(local.os, "cpu_count", lambda: 4)
     seen, now, lock = Counter(), Counter(), threading.Lock()
 
@@ -247,10 +246,9 @@ def test_few_rows_that_become_many_are_not_all_made_to_be_counted(tmp_path, monk
 
 
 @pytest.fixture
-def narrow(monkeypatch):
+def narrow(use_thresholds):
     """Room for so many bytes of columns."""
-    for module in (key_ranges, pieces, read, local):
-        monkeypatch.setattr(module, "MOST_BYTES", 100_000)
+    use_thresholds(work_bytes_max=100_000)
     return 100_000
 
 
@@ -344,8 +342,8 @@ def test_pairs_are_reduced_by_what_follows(small, largest, runner):
         assert largest["rows"] <= 2 * PIECE
 
 
-def test_pairs_are_made_in_pieces_where_there_is_room_for_more(another, largest, monkeypatch):
-    monkeypatch.setattr(read, "PAIRS", PIECE)
+def test_pairs_are_made_in_pieces_where_there_is_room_for_more(another, largest, use_thresholds):
+    use_thresholds(join_piece_pairs=PIECE)
     flow, pairs, left_in, right_in = exploding(another, "local")
     with flow:
         sums = pairs.groupBy("x").agg(F.min("y").alias("y")).keep()
@@ -378,9 +376,9 @@ def test_pieces_of_any_size_have_the_same_columns(another):
         ]
 
 
-def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch):
+def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch, use_thresholds):
     """A join looks a few keys up in much: only what it gives counts as pairs."""
-    monkeypatch.setattr(read, "PAIRS", 100)
+    use_thresholds(join_piece_pairs=100)
     found = []
 
     def ranges(*given):
@@ -400,9 +398,11 @@ def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch):
     assert found and all(parts == [None] for parts in found)
 
 
-def test_what_meets_much_is_not_begun_with_all_buckets_at_once(another, monkeypatch):
+def test_what_meets_much_is_not_begun_with_all_buckets_at_once(
+    another, monkeypatch, use_thresholds,
+):
     """It would be looked up, and then left for the buckets one by one."""
-    monkeypatch.setattr(read, "PAIRS", 100)
+    use_thresholds(join_piece_pairs=100)
     begun, read_bucket = [], bucket.read_bucket
 
     def begin(*given, **how):
@@ -714,9 +714,8 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_records_that_occur_often_are_given_in_chunks(spark, monkeypatch, later):
-    monkeypatch.setattr(arrangement, "CHUNK_ROWS", 1 << 10)
-    monkeypatch.setattr(arrangement, "DRIVER_ROWS", 0 if later else 1000)
+def test_records_that_occur_often_are_given_in_chunks(spark, use_thresholds, later):
+    use_thresholds(table_chunk_rows=1 << 10, driver_table_rows_max=0 if later else 1000)
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "n long, s string")
         kept = rows.arrange_by_self()
@@ -773,10 +772,11 @@ def test_what_is_held_if_the_session_is_silent(spark, monkeypatch, memory, least
     monkeypatch.setattr(sessions, "all_memory", lambda: memory)
     tasks = sessions.parallelism(spark)
     assert sessions.piece_rows(spark) == max(1 << 23, min(least, 1 << 30) // tasks)
-    assert sessions.driver_rows(spark) == max(sessions.ALONE_ROWS, min(least, 1 << 30))
+    alone = thresholds.current.driver_rows_alone_max
+    assert sessions.driver_rows(spark) == max(alone, min(least, 1 << 30))
     monkeypatch.setattr(sessions, "is_alone", lambda spark: False)
     assert sessions.piece_rows(spark) == 1 << 23
-    assert sessions.driver_rows(spark) == sessions.DRIVER_ROWS
+    assert sessions.driver_rows(spark) == thresholds.current.driver_rows_max
 
 
 @pytest.mark.parametrize("settings, small", [
@@ -797,11 +797,11 @@ def test_a_cluster_that_is_told_to_have_no_more_cores_than_the_driver(
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(sessions, "is_remote", lambda: False)
     told = SimpleNamespace(conf={f"spark.{name}": value for name, value in settings.items()})
-    rows = sessions.ALONE_ROWS if small else sessions.DRIVER_ROWS
+    rows = thresholds.current.driver_rows_alone_max if small else thresholds.current.driver_rows_max
     assert sessions.driver_rows(told) == rows
     # Of a client of Connect the driver is elsewhere.
     monkeypatch.setattr(sessions, "is_remote", lambda: True)
-    assert sessions.driver_rows(told) == sessions.DRIVER_ROWS
+    assert sessions.driver_rows(told) == thresholds.current.driver_rows_max
 
 
 def test_the_setting_reaches_the_operators(small):

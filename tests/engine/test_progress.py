@@ -34,10 +34,9 @@ class Bar:
 
 
 @pytest.fixture
-def quick(monkeypatch, caplog):
+def quick(monkeypatch, use_thresholds, caplog):
     """A watcher of its own that looks often, and a bar that notes what it is told."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(progress, "READ_SECONDS", 0.01)
+    use_thresholds(progress_after_seconds=0.05, progress_read_seconds=0.01)
     monkeypatch.setattr(progress, "_watcher", progress._Watcher())
     Bar.made = []
     monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
@@ -90,8 +89,8 @@ def test_a_long_loop_shows_how_many_iterations_are_over(quick, spark):
     assert int(iterations) > 1 and "rows" in rest
 
 
-def test_a_short_step_shows_nothing(quick, flow, caplog):
-    quick.setattr(progress, "PATIENCE", 60.0)
+def test_a_short_step_shows_nothing(quick, use_thresholds, flow, caplog):
+    use_thresholds(progress_after_seconds=60.0)
     flow[0].step()
     assert Bar.made == [] and caplog.records == []
 
@@ -132,8 +131,8 @@ def test_failures_end_it_and_do_no_harm(quick, flow, broken):
     assert progress._watcher._runs == []
 
 
-def test_nobody_looks_when_there_is_nothing_to_see(quick):
-    quick.setattr(progress, "IDLE", 0.05)
+def test_nobody_looks_when_there_is_nothing_to_see(quick, use_thresholds):
+    use_thresholds(progress_idle_seconds=0.05)
     run = progress._Run(None, False, time.monotonic() + 1000)
     for _ in range(2):
         progress._watcher.begin(run)

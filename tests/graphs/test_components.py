@@ -23,11 +23,9 @@ from pyspark_diff.graphs import (
 
 
 @pytest.fixture
-def short(monkeypatch):
+def short(monkeypatch, use_thresholds):
     """Rounds for few arcs, so that small graphs have a smaller graph of labels, too."""
-    monkeypatch.setattr(propagation, "APART", 1)
-    monkeypatch.setattr(propagation, "REACH", 1)
-    monkeypatch.setattr(propagation, "_ENTERED", len(propagation._ENDS) + 1)
+    use_thresholds(label_group_rounds=1, label_rounds=1)
 
 
 def smallest(edges):

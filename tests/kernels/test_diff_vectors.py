@@ -15,7 +15,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pyspark_diff import DiffOverflowError
-from pyspark_diff.kernels import accumulators
 from pyspark_diff.kernels.accumulators import (
     Decimals,
     ExactFloats,
@@ -576,10 +575,10 @@ def test_float_vectors_are_additive(rows, data):
         assert not added(vectors, retracted).nonzero().any()
 
 
-def test_slices_do_not_show(monkeypatch):
+def test_slices_do_not_show(use_thresholds):
     rows = [(i % GROUPS, None if i % 5 == 0 else i, i % 7 - 3) for i in range(100)]
     expected = tallied(INTEGERS, rows, pa.int64()).values.tolist()
-    monkeypatch.setattr(accumulators, "SLICE", 7)
+    use_thresholds(accumulate_slice_rows=7)
     assert tallied(INTEGERS, rows, pa.int64()).values.tolist() == expected
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import DiffOverflowError
-from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.indexed_join import PRODUCT, THEIRS, join_new
 from pyspark_diff.kernels.indexed_replay import replay_new
@@ -206,13 +205,13 @@ def check_join(batches, new, rounds, buckets, most):
                     wanted[k, a, b, when, max(c, at)] += d * e
         assert +found == +wanted and -found == -wanted
         keys, values, times, diffs = in_order(added)
-        with mock.patch.object(key_index, "MANY", most):
+        with thresholds.using(index_batch_rows_min=most):
             index.add(keys, values, times, diffs, at)
         every += [(k, v, t, at, d) for k, v, t, d in added]
 
 
-def test_a_key_that_was_added_and_not_looked_up_is_in_a_batch_once(monkeypatch):
-    monkeypatch.setattr(key_index, "MANY", 2)
+def test_a_key_that_was_added_and_not_looked_up_is_in_a_batch_once(use_thresholds):
+    use_thresholds(index_batch_rows_min=2)
     index = index_of([], 1)
     index.add(*in_order([(1, 5, LOWER, 1)]), 0)  # by its key
     index.add(*in_order([(1, 6, LOWER, 1), (2, 6, LOWER, 1)]), 1)  # as a batch
@@ -266,7 +265,7 @@ def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
         (key, value if valued else None, time, diff)
         for key, value, time, diff in np.split(columns, sorted(cuts), axis=1)
     ]
-    with mock.patch.object(sums, "PARTITIONED", 0 if table else 1 << 60):
+    with thresholds.using(partition_rows_min=0 if table else 1 << 60):
         found = np.array(added_up(parts, *ends)).T.tolist()
     wanted: Counter = Counter()
     for k, v, t, d in rows:
@@ -278,15 +277,15 @@ def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
     ([4, 4, 4], None, True), ([4, 4, 5], None, False), ([4, 4, 4], [0, 0, 0], False),
     ([], None, True),
 ])
-def test_keys_without_values_at_one_time_are_a_table(monkeypatch, times, values, table):
+def test_keys_without_values_at_one_time_are_a_table(use_thresholds, times, values, table):
     """Two parts, each at a time of its own; what has other times, or values, is sorted."""
     whole = np.full(3, 7, np.int64)
     times = np.array(times, np.int64)
     values = None if values is None else np.array(values, np.int64)
     parts = [(whole, None, whole, whole), (whole[:times.size], values, times, whole[:times.size])]
-    monkeypatch.setattr(sums, "PARTITIONED", 3)
+    use_thresholds(partition_rows_min=3)
     assert is_table(parts) is table
-    monkeypatch.setattr(sums, "PARTITIONED", 7)
+    use_thresholds(partition_rows_min=7)
     assert not is_table(parts)  # too few rows for one
 
 

@@ -42,7 +42,9 @@ def package(tmp_path: Path) -> Path:
     ours = Path(cache.__file__).parent.parent
     copy = tmp_path / "installed/pyspark_diff"
     (copy / "kernels").mkdir(parents=True)
-    for name in ("__init__.py", "kernels/__init__.py", "kernels/jit.py", "kernels/cache.py"):
+    for name in (
+        "__init__.py", "thresholds.py", "kernels/__init__.py", "kernels/jit.py", "kernels/cache.py",
+    ):
         shutil.copy(ours / name, copy / name)
     (copy / "kernels/inner.py").write_text(INNER)
     (copy / "kernels/outer.py").write_text(OUTER)
@@ -111,8 +113,8 @@ def test_a_kernel_is_compiled_in_each_process_where_nothing_can_be_written(packa
     assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "1"]]
 
 
-def test_compiling_is_told_of_once_when_it_takes_long(monkeypatch, caplog):
-    monkeypatch.setattr(jit, "PATIENCE", 0.1)
+def test_compiling_is_told_of_once_when_it_takes_long(use_thresholds, caplog):
+    use_thresholds(compile_log_seconds=0.1)
     compiling = jit._Compiling()
     with compiling:
         time.sleep(0.3)  # all was kept on disk

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from numba.core.errors import TypingError
 from oracle import accumulate, normal
 
-from pyspark_diff import DiffOverflowError
+from pyspark_diff import DiffOverflowError, thresholds
 from pyspark_diff.kernels import consolidate as consolidation
 from pyspark_diff.kernels import ipc, lookup, search, sums
-from pyspark_diff.kernels import join as join_kernel
 from pyspark_diff.kernels.bucketed import rows_under
 from pyspark_diff.kernels.consolidate import (
     Grouped,
@@ -200,8 +199,8 @@ RANGES = [(3, 1, 3), (2**13, 1, 1), (2**13, 50, 3), (2**40, 1, 2**30), (2**40, 2
 
 @pytest.mark.parametrize(("keys", "times", "diffs"), RANGES)
 @pytest.mark.parametrize(("rows", "partitioned"), [(1, 2**60), (5_000, 2**60), (5_000, 1)])
-def test_many_rows_are_consolidated(monkeypatch, rows, partitioned, keys, times, diffs):
-    monkeypatch.setattr(sums, "PARTITIONED", partitioned)
+def test_many_rows_are_consolidated(use_thresholds, rows, partitioned, keys, times, diffs):
+    use_thresholds(partition_rows_min=partitioned)
     random = np.random.default_rng(rows)
     # Some rows occur again, and some of these cancel.
     key = random.integers(-keys, keys, rows)
@@ -378,8 +377,10 @@ def test_merge(data, layout, since):
 @contextmanager
 def every_merge():
     """Batches are merged however few their rows are, by Python, which looks at bounds."""
-    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
-        patch.setattr("pyspark_diff.kernels.merge.MERGED", 0)
+    with (
+        thresholds.using(merge_rows_min=0), pytest.MonkeyPatch.context() as patch,
+        np.errstate(over="ignore"),
+    ):
         patch.setattr("pyspark_diff.kernels.merge._merge_two", _merge_two.py_func)
         yield
 
@@ -420,8 +421,7 @@ def test_merge_of_numbers(parts, pairs, since):
         return
     with every_merge():
         found = merge(batches, since)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspark_diff.kernels.merge.MERGED", 0)
+    with thresholds.using(merge_rows_min=0):
         compiled = merge(batches, since)
     assert compiled.key64.tolist() == found.key64.tolist()
     assert compiled.diffs().tolist() == found.diffs().tolist()
@@ -516,7 +516,7 @@ def test_few_rows_are_consolidated_as_many(data, layout, pairs):
         updates, _ = data.draw(batches(layout, diffs=diffs.filter(lambda one: one != 2**62)))
     with suppress(DiffOverflowError):
         found = consolidate(updates)
-        with patch.object(consolidation, "FEW", 0):
+        with thresholds.using(consolidate_few_rows_max=0):
             right = consolidate(updates)
         assert rows_of(layout, found.updates) == rows_of(layout, right.updates)
         assert found.updates.key64.tolist() == right.updates.key64.tolist()
@@ -536,8 +536,8 @@ def test_counts_of_few_records_are_those_of_many(data, layout, parts):
     except DiffOverflowError:
         return
     found, errors = [], []
-    for most in lookup.FEW, -1:
-        with patch.object(lookup, "FEW", most):
+    for most in thresholds.current.look_up_few_rows_max, -1:
+        with thresholds.using(look_up_few_rows_max=most):
             try:
                 *columns, read = lookup.counted_on([one.updates for one in old], new)
                 found.append(([column.tolist() for column in columns], read))
@@ -974,7 +974,7 @@ def test_large_work_that_is_interrupted_as_it_begins_leaves_the_process_as_it_wa
             assert gc.get_freeze_count() and pa.default_memory_pool().backend_name == "system"
 
 
-def test_idle_workers_give_memory_back(monkeypatch):
+def test_idle_workers_give_memory_back(monkeypatch, use_thresholds):
     """Once no task has come for a while, and not if they have little."""
     from time import sleep
     from types import SimpleNamespace
@@ -982,16 +982,16 @@ def test_idle_workers_give_memory_back(monkeypatch):
     from pyspark_diff.kernels import memory
 
     trimmed = []
-    monkeypatch.setattr(memory, "IDLE_SECONDS", 0.2)
+    use_thresholds(idle_memory_seconds=0.2)
     monkeypatch.setattr(memory, "_malloc", lambda: SimpleNamespace(malloc_trim=trimmed.append))
     for settled in "keep_memory", "spare_collector":
         monkeypatch.setattr(memory, settled, lambda: None)
     assert memory._resident() > 1 << 20
-    monkeypatch.setattr(memory, "LARGE_BYTES", 1 << 60)
+    use_thresholds(idle_memory_bytes_min=1 << 60)
     with memory.worker_task():
         pass
     assert memory._idle is None  # the process is small
-    monkeypatch.setattr(memory, "LARGE_BYTES", 0)
+    use_thresholds(idle_memory_bytes_min=0)
     with pytest.raises(ZeroDivisionError), memory.worker_task():
         1 / 0
     with memory.worker_task():
@@ -1065,8 +1065,7 @@ def test_pairs_are_consolidated_alike_with_and_without_partitions(rows):
         expected[tuple(place)] += count
     expected = {place: count for place, count in expected.items() if count}
     for limit in (1, 2**60):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sums, "PARTITIONED", limit)
+        with thresholds.using(partition_rows_min=limit):
             grouped = consolidate(updates)
         found = grouped.updates
         if not expected:
@@ -1115,8 +1114,7 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
         held = [batch(part).updates for part in (before[:half], before[half:]) if part]
         sides.append(Reached(held, [], batch(rows) if rows else Grouped(empty(), np.empty(0)), 0))
     found, pieces = Counter(), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspark_diff.kernels.join.LONG", replayed)
+    with thresholds.using(multiply_pairs_max=replayed):
         pairs = join(*sides, (), 5, most)
         for piece in pairs.pieces:
             made = list(piece())
@@ -1240,8 +1238,8 @@ def test_a_product_of_diffs_that_are_stored_once_is_stored_once(a, b, at):
 
 
 @pytest.mark.parametrize("lead", [-1, 0, 1])
-def test_products_beyond_64_bits_are_refused_where_histories_are_long(monkeypatch, lead):
-    monkeypatch.setattr(join_kernel, "LONG", 1)
+def test_products_beyond_64_bits_are_refused_where_histories_are_long(use_thresholds, lead):
+    use_thresholds(multiply_pairs_max=1)
     sides = []
     for first in 1, 1 + lead:  # the side that comes first is met by the other one
         time = np.arange(80)
@@ -1314,9 +1312,8 @@ def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_d
         )
 
     whole = consolidate(concat(map(batch, parts)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "PARTITIONED", 0)
-        patch.setattr(sums, "DENSE", 0 if valued else 1 << 22)
+    slots = 0 if valued else 1 << 22
+    with thresholds.using(partition_rows_min=0, dense_slots_per_row_max=slots):
         given_ = [batch(rows) for rows in parts]
         found = consolidate_parts(given_)
     assert given_ == []
@@ -1364,7 +1361,7 @@ def test_values_behind_hashes_are_consolidated_as_they_are(rows, diff, mask, ord
     key, text, number = zip(*rows)
     updates = layout.encode(
         [pa.array(key, pa.int64()), pa.array(text), pa.array(number, pa.int64())], 4, diff)
-    with patch.object(consolidation, "FEW", 0):
+    with thresholds.using(consolidate_few_rows_max=0):
         with patch.object(consolidation, "_consolidate_hashed", lambda updates: None):
             try:
                 expected = consolidate(updates)
@@ -1402,7 +1399,7 @@ def test_a_few_rows_are_consolidated_as_many_are(data, pairs, wide):
     diff = np.clip(column(True), -(2**40), 2**40)
     diff = diff if isinstance(diff, np.ndarray) else int(diff)
     updates = UpdateChunk(key, None, time, diff, value)
-    with patch.object(consolidation, "FEW", 0):
+    with thresholds.using(consolidate_few_rows_max=0):
         expected = consolidate(updates)
     found = consolidate(updates)
     assert len(found.updates) == len(expected.updates)

@@ -10,7 +10,6 @@ import pytest
 
 from pyspark_diff import Dataflow, TooManyRowsError
 from pyspark_diff.kernels import updates
-from pyspark_diff.trace import arrangement
 
 LIMIT = 4_000
 
@@ -52,8 +51,8 @@ def test_a_key_that_is_too_large_is_refused_by_name(spark, small_offsets):
         assert sorted(tuple(row) for row in found.at().collect()) == [(1, 1), (2, 2)]
 
 
-def test_many_bytes_are_read_in_tasks(spark, monkeypatch):
-    monkeypatch.setattr(arrangement, "MOST_BYTES", 5_000)
+def test_many_bytes_are_read_in_tasks(spark, use_thresholds):
+    use_thresholds(work_bytes_max=5_000)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         rows, feed = flow.input("rows", "k int, s string")
         kept = rows.arrange_by_key("k")

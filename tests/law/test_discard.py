@@ -27,7 +27,6 @@ from pyspark_diff import (
 )
 from pyspark_diff.engine import rewind
 from pyspark_diff.engine.context import StepContext
-from pyspark_diff.trace import spine
 
 EXAMPLES = settings().max_examples
 buckets = st.integers(1, 3)
@@ -253,8 +252,8 @@ def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, r
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
-def test_a_step_that_takes_back_may_be_cut_short(spark, runner, monkeypatch):
-    monkeypatch.setattr(spine, "TINY_ROWS", 0)  # so that a batch has to be cut
+def test_a_step_that_takes_back_may_be_cut_short(spark, runner, use_thresholds):
+    use_thresholds(spine_merge_rows_min=0)  # so that a batch has to be cut
     one, clean = (Fed(spark, reduced, False, runner=r) for r in (runner, "local"))
     with one.flow as flow, clean.flow:
         one.begin([(0, 7)])
@@ -295,13 +294,13 @@ def test_frames_that_wait_are_dropped_in_part(spark):
         assert sorted(made.at().collect()) == [(1, 16), (2, 9), (3, 13), (4, 4), (5, 5), (6, 6)]
 
 
-def test_what_can_be_taken_back_is_bounded(spark, monkeypatch):
+def test_what_can_be_taken_back_is_bounded(spark, use_thresholds):
     with Dataflow(spark, buckets=1, runner="local") as flow:
         a, a_in = flow.input("a", "k int, v long")
         b, b_in = flow.input("b", "k int, v long")
         a.join(b.toDF("k", "w"), "k").keep()
         counts = a.select("k").count().keep()
-        monkeypatch.setattr(rewind, "KEPT_ROWS", 20)
+        use_thresholds(rewind_rows_max=20)
         most = 0
         for time in range(1, 60):
             a_in.insert([(1, time)])
@@ -371,8 +370,8 @@ def test_what_waits_is_looked_at_once(spark, monkeypatch):
         assert len(flow._state.shown) == len(flow._state.recent[a_in._node]) == 10
 
 
-def test_what_is_released_bit_by_bit_waits_once(spark, monkeypatch):
-    monkeypatch.setattr(rewind, "KEPT_ROWS", 150)
+def test_what_is_released_bit_by_bit_waits_once(spark, use_thresholds):
+    use_thresholds(rewind_rows_max=150)
     with Dataflow(spark, buckets=1, runner="local") as flow:
         a, a_in = flow.input("a", "k int")
         b, _ = flow.input("b", "k int")

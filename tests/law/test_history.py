@@ -7,6 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_diff import thresholds
 from pyspark_diff.kernels import history as module
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.history import history
@@ -50,20 +51,18 @@ def test_parts_without_a_key_in_common_are_not_added_up(new, parts, hashed, apar
     if still:
         parts = [[(k, v, 0, diff) for k, v, _, diff in part] for part in parts]
     touched = consolidate(batch([(k, v, 2, abs(d)) for k, v, _, d in new], hashed))
-    batches, found, most = [batch(part, hashed) for part in parts], [], module.MANY
-    try:
-        for module.MANY in (0, 1 << 30):
+    batches, found = [batch(part, hashed) for part in parts], []
+    for rows_min in 0, 1 << 30:
+        with thresholds.using(disjoint_check_rows_min=rows_min):
             found.append(as_found(history(touched, batches, 2)))
-    finally:
-        module.MANY = most
     assert found[0] == found[1]
 
 
-def test_buckets_that_are_done_at_once_are_not_added_up(monkeypatch):
+def test_buckets_that_are_done_at_once_are_not_added_up(monkeypatch, use_thresholds):
     """Two buckets of many rows, of one time: sorting them by record would be most of the work."""
     added = []
     monkeypatch.setattr(module, "consolidate", lambda rows: added.append(rows) or consolidate(rows))
-    monkeypatch.setattr(module, "MANY", 4)
+    use_thresholds(disjoint_check_rows_min=4)
     touched = consolidate(batch([(k, 0, 2, 1) for k in range(4)], False))
     buckets = [batch([(k, v, 0, 1) for k in keys for v in range(2)], False)
                for keys in ((1, 2), (0, 3))]

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs
+from pyspark_diff import Dataflow, DiffOverflowError, Loop, StalledError, graphs, thresholds
 from pyspark_diff.engine import indexed_loop, loop_batches
 from pyspark_diff.engine.indexed_loop import IndexedLoop, _by_function
 from pyspark_diff.engine.loop import Iteration
 from pyspark_diff.engine.loop_batches import Sorted
-from pyspark_diff.kernels import key_index, sums
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.updates import spread
 from pyspark_diff.operators.threshold import ThresholdKernel
@@ -178,16 +177,18 @@ class Flow:
     many=st.booleans(), alone=st.sampled_from([1, 3, 1 << 20]),
 )
 def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, many, alone):
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SHARDED", "THREADED"):
-            patch.setattr(indexed_loop, name, 0 if threads > 1 else 1 << 30)
+    threaded = 0 if threads > 1 else 1 << 30
+    limits = {"loop_shard_rows_min": threaded, "loop_threaded_rows_min": threaded}
+    if many:  # few rows go where many go
+        limits |= {
+            "main_coordinate_batch_rows_min": 1, "index_batch_rows_min": 1,
+            "sort_parts_rows_max": 0, "partition_rows_min": 0,
+        }
+    with (
+        thresholds.using(coordinate_batch_rows_min=alone, **limits),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(os, "cpu_count", lambda: threads)
-        patch.setattr(loop_batches, "MANY", alone)
-        if many:  # few rows go where many go
-            patch.setattr(loop_batches, "MOST_OF", 1)
-            patch.setattr(key_index, "MANY", 1)
-            patch.setattr(numbers, "SMALL", 0)
-            patch.setattr(sums, "PARTITIONED", 0)
         ours, plain = Flow(spark, body, buckets), Flow(spark, body, buckets)
         run, done = IndexedLoop.run, []
 
@@ -237,24 +238,24 @@ def test_steps_of_few_rows_look_at_no_keys_to_be_parted(spark, monkeypatch):
     assert not asked
 
 
-def test_what_many_rows_came_at_is_a_batch_of_its_own(monkeypatch):
+def test_what_many_rows_came_at_is_a_batch_of_its_own(use_thresholds):
     def rows(at, count):
         none = np.zeros(count, np.int64)
         return at, [Sorted(none, none, none, none)]
 
-    monkeypatch.setattr(loop_batches, "MANY", 10)
+    use_thresholds(coordinate_batch_rows_min=10)
     parts = [rows(0, 3), rows(1, 10), rows(2, 20), rows(3, 4)]
     found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
     assert found == [[2], [1], [0, 3]]  # the largest first: so none is merged at once
-    monkeypatch.setattr(loop_batches, "MANY", 100)
+    use_thresholds(coordinate_batch_rows_min=100)
     assert len(loop_batches.batches_of(parts)) == 1
-    monkeypatch.setattr(loop_batches, "MOST_OF", 25)
+    use_thresholds(main_coordinate_batch_rows_min=25)
     parts = [rows(0, 3), rows(1, 30), rows(2, 4)]
     found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
     assert found == [[1], [0, 2]]
 
 
-def test_what_is_sealed_is_what_was_taken_in(monkeypatch):
+def test_what_is_sealed_is_what_was_taken_in(use_thresholds):
     random, parts, expected = np.random.default_rng(0), [], Counter()
     for at, rows in (0, 3), (2, 40), (5, 1), (7, 9):
         keys, values, times = random.integers(0, 3, (3, rows))
@@ -263,8 +264,7 @@ def test_what_is_sealed_is_what_was_taken_in(monkeypatch):
         parts.append((at, [Sorted(*held)]))
     layout = Layout((pa.int64(),), value=Layout((pa.int64(),)))
     for many, most in (1, 1), (8, 1 << 16), (1 << 20, 4), (1 << 20, 1 << 16):
-        monkeypatch.setattr(loop_batches, "MANY", many)
-        monkeypatch.setattr(loop_batches, "MOST_OF", most)
+        use_thresholds(coordinate_batch_rows_min=many, main_coordinate_batch_rows_min=most)
         found = Counter()
         for batch in loop_batches.batches_of(parts):
             one = loop_batches.sealed([(at, rows[0]) for at, rows in batch], layout)

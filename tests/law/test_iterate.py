@@ -23,7 +23,6 @@ from pyspark_diff import (
     SchemaError,
     StalledError,
 )
-from pyspark_diff.engine import loop as engine_loop
 from pyspark_diff.kernels.history import due_after
 from pyspark_diff.runners import replay
 from pyspark_diff.trace import storage
@@ -613,8 +612,8 @@ def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark)
         assert sorted(found.at().collect()) == [(0,), (500,)]
 
 
-def test_a_loop_that_takes_long_says_how_far_it_is(spark, monkeypatch, caplog):
-    monkeypatch.setattr(engine_loop, "LOG_SECONDS", 0.0)
+def test_a_loop_that_takes_long_says_how_far_it_is(spark, use_thresholds, caplog):
+    use_thresholds(loop_log_seconds=0.0)
     with caplog.at_level("INFO", logger="pyspark_diff"):
         assert whole(spark, [(0,)]).iterate(far(3), name="long").at(0).collect() == [(3,)]
     # A step that takes seconds says so in lines of its own.

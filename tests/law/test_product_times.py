@@ -1289,9 +1289,11 @@ def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
 
 
 @pytest.mark.parametrize("most", [None, 0])
-def test_spark_is_given_for_a_sink_what_has_become_complete_alone(spark, monkeypatch, most):
+def test_spark_is_given_for_a_sink_what_has_become_complete_alone(
+    spark, monkeypatch, use_thresholds, most,
+):
     if most is not None:  # Spark reads all that is kept then
-        monkeypatch.setattr(arrangement, "DRIVER_ROWS", most)
+        use_thresholds(driver_table_rows_max=most)
     made, written = [], []
 
     def frame_of_table(spark, table, struct):

@@ -28,7 +28,6 @@ from pyspark_diff import (
     StalledError,
     graphs,
 )
-from pyspark_diff.engine import pending
 
 BIG = 2**63 - 1
 COUNTED: Counter = Counter()
@@ -447,8 +446,8 @@ def test_frames_are_corrected_by_rows(spark, runner):
         assert rows_of(flow) == {(1,): 3}
 
 
-def test_too_many_pending_rows_are_left_as_they_are(spark, monkeypatch):
-    monkeypatch.setattr(pending, "PENDING_ROWS_MAX", 3)
+def test_too_many_pending_rows_are_left_as_they_are(spark, use_thresholds):
+    use_thresholds(pending_rows_max=3)
     case = CASES["division by zero"]
     with opened(spark, case, "local") as (flow, session):
         session.insert([(1, 0), (1, 1), (2, 1)])

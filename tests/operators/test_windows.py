@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from pyspark.sql import types as T
 from test_law import examples
 from test_law_sql import CHANGES, Query, histories, run
 
+from pyspark_diff import thresholds
 from pyspark_diff import (
     Dataflow,
     DiffError,
@@ -33,8 +33,6 @@ from pyspark_diff import (
     NegativeMultiplicityError,
     ProgramChangedError,
 )
-from pyspark_diff.kernels import window_rows
-from pyspark_diff.kernels import windows as windows_kernel
 from pyspark_diff.kernels.consolidate import consolidate
 from pyspark_diff.kernels.layout import Layout
 from pyspark_diff.kernels.results import FloatSum, IntegerSum
@@ -165,10 +163,7 @@ def window(draw: st.DrawFn, partition: tuple[str, ...], by: tuple[str, ...]) -> 
 @contextmanager
 def small() -> Iterator[None]:
     """Only what is near is read, and little at once."""
-    with (
-        patch.object(window_rows, "FEW", 0), patch.object(window_rows, "MORE", 1),
-        patch.object(windows_kernel, "ENTRIES", 5),
-    ):
+    with thresholds.using(window_whole_rows_max=0, window_spare_rows=1, window_entries_max=5):
         yield
 
 
@@ -405,7 +400,7 @@ def test_what_is_near_is_enough(found, down, last, which):
     wanted = range(3 + len(which))
     given_by = []
     for few in (0, 10**6):
-        with small(), patch.object(window_rows, "FEW", few):
+        with small(), thresholds.using(window_whole_rows_max=few):
             (columns, times, diffs), read = kernel([side], None, wanted)
         total: Counter = Counter()
         for row in zip(*(c.to_pylist() for c in columns), times.tolist(), diffs.tolist()):
@@ -566,7 +561,7 @@ def test_results_are_those_of_the_definition(seed):
     side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
     functions = tuple(ALL_FUNCTIONS[i] for i in which)
     kernel = WindowKernel(("k", "v", "w"), (("v", down),), functions, TimeType(T.LongType()))
-    with small(), patch.object(window_rows, "FEW", few):
+    with small(), thresholds.using(window_whole_rows_max=few):
         (columns, times, diffs), _ = kernel([side], None, range(3 + len(functions)))
     records: Counter = Counter()
     for record, _, diff in chain(*found.old):

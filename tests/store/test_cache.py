@@ -50,9 +50,9 @@ def copies(folder):
     return sorted(path for path in folder.iterdir() if path.suffix == ".arrow")
 
 
-def test_a_copy_is_fetched_once(root, folder, monkeypatch):  # noqa: F811
+def test_a_copy_is_fetched_once(root, folder, use_thresholds):  # noqa: F811
     data = os.urandom(100_000)
-    monkeypatch.setattr(cache, "_PIECE", 1 << 14)
+    use_thresholds(download_piece_bytes=1 << 14)
     url = put(root, data)
     path = local_copy(url)
     assert Path(path).read_bytes() == data
@@ -64,8 +64,8 @@ def test_a_copy_is_fetched_once(root, folder, monkeypatch):  # noqa: F811
     assert local_copy(url) == path
 
 
-def test_an_upload_is_what_is_fetched(root, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(cache, "_PIECE", 1 << 14)
+def test_an_upload_is_what_is_fetched(root, tmp_path, use_thresholds):  # noqa: F811
+    use_thresholds(download_piece_bytes=1 << 14)
     data = os.urandom(100_000)
     (tmp_path / "file").write_bytes(data)
     url = f"{root}/{name_for(data)}"

@@ -21,6 +21,7 @@ import pytest
 import volumes
 from stores import root  # noqa: F401
 
+from pyspark_diff import thresholds
 from pyspark_diff.errors import (
     ConcurrentWriteError,
     DamagedStateError,
@@ -29,7 +30,6 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from pyspark_diff.trace import commits as module
 from pyspark_diff.trace import local_objects, manifest
 from pyspark_diff.trace.commits import Commits, FileInfo, Segment, segments_of
 from pyspark_diff.trace.local_objects import LocalObjects
@@ -42,8 +42,8 @@ FILE = "data/e0001-orders-0123456789ab.durable/00000-crc0a1b2c3d-128.arrow"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(module, "_PAUSE", 0.0005)
+def quick(use_thresholds):
+    use_thresholds(commit_pause_seconds=0.0005)
 
 
 @pytest.fixture
@@ -679,10 +679,9 @@ class Unreliable(Between):
 
 
 @pytest.mark.parametrize("seed", [*range(15), 261])
-def test_random_writers_on_an_unreliable_store(seed, monkeypatch):
+def test_random_writers_on_an_unreliable_store(seed, use_thresholds):
     """The state is the list of what was committed: what was told holds, in the end."""
-    monkeypatch.setattr(module, "_PAUSE", 0)
-    monkeypatch.setattr(module, "MOST_TOMBSTONES", 4)
+    use_thresholds(commit_pause_seconds=0, tombstones_max=4)
     random = Random(seed)
     root = f"memory://random-{seed}"  # noqa: F811
     inner = objects_at(root)
@@ -767,8 +766,8 @@ def test_random_writers_on_an_unreliable_store(seed, monkeypatch):
 
 @pytest.mark.parametrize("collapse", [False, True], ids=["tombstone", "floor"])
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_sleeper_cannot_create_an_old_number_anew(commits, monkeypatch, collapse, dies):
-    monkeypatch.setattr(module, "MOST_TOMBSTONES", 3 if collapse else 1000)
+def test_a_sleeper_cannot_create_an_old_number_anew(commits, use_thresholds, collapse, dies):
+    use_thresholds(tombstones_max=3 if collapse else 1000)
     between = Between(objects_at(commits.objects.root))
     sleeper = Commits(between)
     sleeper.open_for_writing()
@@ -803,9 +802,11 @@ def test_a_sleeper_cannot_create_an_old_number_anew(commits, monkeypatch, collap
 
 
 @pytest.mark.parametrize("collapse", [False, True], ids=["tombstone", "floor"])
-def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(commits, monkeypatch, collapse):
+def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(
+    commits, use_thresholds, collapse,
+):
     """The same sleep, but behind the create: the commit was in the chain, and was retired."""
-    monkeypatch.setattr(module, "MOST_TOMBSTONES", 3 if collapse else 1000)
+    use_thresholds(tombstones_max=3 if collapse else 1000)
     between = Between(objects_at(commits.objects.root))
     sleeper = Commits(between)
     sleeper.open_for_writing()
@@ -827,10 +828,10 @@ def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(commits, monk
 @pytest.mark.parametrize("arrived", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
 def test_what_a_floor_has_passed_while_it_was_in_doubt_stays_unknown(
-    commits, monkeypatch, arrived, cut
+    commits, use_thresholds, arrived, cut
 ):
     """Nothing tells any more whether the first request had come to something."""
-    monkeypatch.setattr(module, "MOST_TOMBSTONES", 3)
+    use_thresholds(tombstones_max=3)
     between = Between(objects_at(commits.objects.root))
     sleeper = Commits(between)
     sleeper.open_for_writing()
@@ -864,8 +865,8 @@ def test_what_a_floor_has_passed_while_it_was_in_doubt_stays_unknown(
 # Retirement.
 
 
-def test_a_payload_that_is_used_outlives_its_commit(commits, monkeypatch):
-    monkeypatch.setattr(module, "MOST_TOMBSTONES", 2)
+def test_a_payload_that_is_used_outlives_its_commit(commits, use_thresholds):
+    use_thresholds(tombstones_max=2)
     payload = [b"rows", b"more rows"]
     segments = segments_of(payload)
     commits.append(b"1", payload, {}, ())
@@ -911,13 +912,13 @@ def test_a_thousand_commits_leave_few_objects():
         if i % 10 == 0:
             commits.retire(commits.last.number - 5)
             most = max(most, len(commits.objects.names("")))
-    assert most < module.MOST_TOMBSTONES + 50
+    assert most < thresholds.current.tombstones_max + 50
     assert len(commits.objects.names("floor")) == 2
     assert again(commits).latest() == commits.last
 
 
-def test_retirement_that_is_killed_anywhere_is_done_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_TOMBSTONES", 2)
+def test_retirement_that_is_killed_anywhere_is_done_again(tmp_path, use_thresholds):
+    use_thresholds(tombstones_max=2)
 
     class Killed(BaseException):
         pass

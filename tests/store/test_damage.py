@@ -14,9 +14,8 @@ from damage_program import FAULTS, forms
 from damaged_stores import rows_of, sweep
 from writers import PHASES, paused, processes, threads
 
-from pyspark_diff import DamagedStateError, Dataflow
+from pyspark_diff import DamagedStateError, Dataflow, thresholds
 from pyspark_diff.dataflow.stored import StateReader
-from pyspark_diff.trace import spine
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.roots import objects_at
 
@@ -35,10 +34,9 @@ def silent():
 
 
 @pytest.fixture
-def merged(monkeypatch):
+def merged():
     """Batches of a few rows are merged at once, so that only the last state is told of."""
-    with monkeypatch.context() as patch:
-        patch.setattr(spine, "TINY_ROWS", 0)
+    with thresholds.using(spine_merge_rows_min=0):
         yield
 
 

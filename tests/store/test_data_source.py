@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from stores import environment
 
 import pyspark_diff
-from pyspark_diff import Dataflow
+from pyspark_diff import Dataflow, thresholds
 from pyspark_diff.data_source import scan
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.kernels.consolidate import consolidate
@@ -241,7 +241,7 @@ def test_filters_on_several_columns_of_a_key():
     assert scan.keys_of([n], rows, 5) is None
     assert scan.keys_of([n, datasource.EqualTo(("s", "deep"), "x")], rows, 5) is None
     assert scan.keys_of([n, datasource.EqualTo(("s",), 7.5)], rows, 5) is None
-    many = datasource.In(("n",), tuple(range(scan.MOST_KEYS + 1)))
+    many = datasource.In(("n",), tuple(range(thresholds.current.look_up_keys_max + 1)))
     assert scan.keys_of([many, s], rows, 5) is None
 
 
@@ -562,10 +562,8 @@ def test_bad_options_of_a_stream(spark, store, tmp_path, options, said):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_stands_is_the_sum_of_what_came(seed, monkeypatch):
-    from pyspark_diff.kernels import standing as module
-
-    monkeypatch.setattr(module, "PIECE_ROWS", 16)
+def test_what_stands_is_the_sum_of_what_came(seed, use_thresholds):
+    use_thresholds(standing_piece_rows=16)
     rng = np.random.default_rng(seed)
     batches = []
     for n in (int(rng.integers(0, 400)), *rng.integers(0, 30, size=int(rng.integers(0, 4)))):

@@ -80,8 +80,8 @@ def test_older_commits_are_read_as_they_were(spark, store):
 
 
 @pytest.mark.parametrize("held", [0, 4096])
-def test_changes_are_the_difference_of_two_times(spark, store, monkeypatch, held):
-    monkeypatch.setattr("pyspark_diff.runners.work.IN_MEMORY_ROWS", held)
+def test_changes_are_the_difference_of_two_times(spark, store, use_thresholds, held):
+    use_thresholds(in_memory_rows_max=held)
     with opened(store, orders, spark, keep_history=True) as flow:
         for time in range(1, 5):
             fed(flow, time, (time, "north", time))
@@ -319,8 +319,8 @@ def test_a_dataflow_without_a_store_says_so(spark):
             flow.session("nosuch")
 
 
-def test_a_file_that_was_changed_is_found_before_it_is_used(spark, store, monkeypatch, tmp_path):
-    monkeypatch.setattr("pyspark_diff.runners.work.IN_MEMORY_ROWS", 0)
+def test_a_file_that_was_changed_is_found_before_it_is_used(spark, store, use_thresholds, tmp_path):
+    use_thresholds(in_memory_rows_max=0)
     with opened(store, orders, spark) as flow:
         fed(flow, 1, (1, "north", 10))
         assert flow.verify() == []

@@ -17,9 +17,8 @@ import pytest
 from damaged_stores import rows_of
 
 import pyspark_diff
-from pyspark_diff import DamagedStateError, Dataflow, DiffError, StorageError
+from pyspark_diff import DamagedStateError, Dataflow, DiffError, StorageError, thresholds
 from pyspark_diff.dataflow.stored import StateReader
-from pyspark_diff.runners import work
 from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits, FileInfo
 from pyspark_diff.trace.roots import objects_at
@@ -72,8 +71,7 @@ def open_store(spark, root):
 def whole(spark, tmp_path_factory):
     """A store with a file, small batches, and a table that waits."""
     root = tmp_path_factory.mktemp("whole") / "store"
-    with pytest.MonkeyPatch.context() as patch, open_store(spark, root) as flow:
-        patch.setattr(work, "IN_MEMORY_ROWS", 3)
+    with thresholds.using(in_memory_rows_max=3), open_store(spark, root) as flow:
         flow.session("words").insert([(f"w{n}", n) for n in range(9)])
         flow.session("late").insert([("w1",)])
         flow.advance_to(1)

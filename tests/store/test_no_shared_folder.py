@@ -20,7 +20,6 @@ import pyspark_diff
 from pyspark_diff import Dataflow, StateReader
 from pyspark_diff.dataflow import opening
 from pyspark_diff.errors import DiffError, FunctionError, StorageError, UnknownOutcomeError
-from pyspark_diff.runners import work
 from pyspark_diff.trace import cache
 from pyspark_diff.trace import storage as files
 from pyspark_diff.trace.remote_objects import RemoteObjects
@@ -151,10 +150,10 @@ def test_many_directories_are_listed_by_one_request(bucket, monkeypatch):
 
 
 @pytest.fixture
-def memory(monkeypatch, tmp_path):
+def memory(monkeypatch, use_thresholds, tmp_path):
     """The URL of a new store in memory that is used as one in a bucket, with small files."""
     monkeypatch.setattr(opening, "_needs_folder", lambda *_: False)
-    monkeypatch.setattr(work, "IN_MEMORY_ROWS", 3)
+    use_thresholds(in_memory_rows_max=3)
     copies = tmp_path / "copies"
     copies.mkdir(mode=0o700)
     monkeypatch.setattr(cache, "_folder", lambda: str(copies))

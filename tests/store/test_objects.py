@@ -16,7 +16,7 @@ import volumes
 from stores import environment, root  # noqa: F401
 
 from pyspark_diff.errors import StorageError, UnknownOutcomeError
-from pyspark_diff.trace import local_objects, remote_objects
+from pyspark_diff.trace import local_objects
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.objects import redacted
 from pyspark_diff.trace.roots import objects_at
@@ -414,7 +414,7 @@ def test_without_obstore_the_error_says_what_to_install(monkeypatch):
         objects_at("s3://bucket/x")
 
 
-def test_errors_of_an_object_store_name_the_object_and_no_keys(monkeypatch):
+def test_errors_of_an_object_store_name_the_object_and_no_keys(monkeypatch, use_thresholds):
     pytest.importorskip("obstore")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
@@ -423,7 +423,7 @@ def test_errors_of_an_object_store_name_the_object_and_no_keys(monkeypatch):
         objects.create("commits/a", [b"x"])
     assert "a-very-secret-key" not in str(error.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr(remote_objects, "RETRIES", 0)
+    use_thresholds(request_retries_max=0)
     objects = objects_at("s3://bucket/x")
     with pytest.raises(UnknownOutcomeError, match="s3://bucket/x/commits/a") as error:
         objects.create("commits/a", [b"x"])

@@ -18,9 +18,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pyspark_diff import Dataflow, DiffOverflowError, StorageError
+from pyspark_diff import Dataflow, DiffOverflowError, StorageError, thresholds
 from pyspark_diff.kernels.updates import UpdateChunk
-from pyspark_diff.trace import arrangement, held_batches, locked_folders, storage
+from pyspark_diff.trace import held_batches, locked_folders, storage
 from pyspark_diff.trace.storage import Storage
 
 ROOT = Path(__file__).parents[2]
@@ -49,10 +49,9 @@ NO_SHARE = 1 << 60
 
 
 @pytest.fixture(autouse=True)
-def files_for_thousands(monkeypatch):
+def files_for_thousands(use_thresholds):
     """What is tested here is files, and not what stays in memory."""
-    monkeypatch.setattr("pyspark_diff.runners.work.IN_MEMORY_ROWS", 4096)
-    monkeypatch.setattr(held_batches, "SHARE", NO_SHARE)
+    use_thresholds(in_memory_rows_max=4096, large_memory_divisor=NO_SHARE)
 
 
 def fill(flow):
@@ -398,8 +397,8 @@ def test_few_rows_of_many_bytes_are_not_held_in_memory(spark, buckets):
 
 
 @pytest.mark.parametrize("buckets", [1, 2])
-def test_large_batches_are_held_while_there_is_room(spark, buckets, monkeypatch):
-    monkeypatch.setattr(held_batches, "SHARE", 4)
+def test_large_batches_are_held_while_there_is_room(spark, buckets, monkeypatch, use_thresholds):
+    use_thresholds(large_memory_divisor=4)
     with Dataflow(spark, runner="local", buckets=buckets) as flow:
         counts, session = fill(flow)
         root = flow._storage.root
@@ -418,8 +417,8 @@ def test_large_batches_are_held_while_there_is_room(spark, buckets, monkeypatch)
     assert not any(path.startswith(root) for path in held_batches._large)
 
 
-def test_what_is_held_is_not_what_a_user_may_change(spark, monkeypatch):
-    monkeypatch.setattr(held_batches, "SHARE", 4)
+def test_what_is_held_is_not_what_a_user_may_change(spark, use_thresholds):
+    use_thresholds(large_memory_divisor=4)
     with Dataflow(spark, runner="local", buckets=1) as flow:
         pairs, session = flow.input("pairs", "a long, b long, c double")
         kept = pairs.keep()
@@ -551,10 +550,10 @@ def test_merged_files_go(spark, tmp_path):
         assert max(sizes) <= 2 * 2 * 8
 
 
-@pytest.mark.parametrize("rows", [1_000, arrangement.DRIVER_ROWS])
-def test_frames_stay_readable_until_close(spark, tmp_path, monkeypatch, rows):
+@pytest.mark.parametrize("rows", [1_000, thresholds.current.driver_table_rows_max])
+def test_frames_stay_readable_until_close(spark, tmp_path, use_thresholds, rows):
     """Whether they were made at once, or read the files when they are evaluated."""
-    monkeypatch.setattr(arrangement, "DRIVER_ROWS", rows)
+    use_thresholds(driver_table_rows_max=rows)
     with Dataflow(spark, root=str(tmp_path), buckets=2) as flow:
         counts, session = fill(flow)
         early = counts.at(0)
@@ -636,7 +635,7 @@ def mapped_without_name(folder):
 
 
 @pytest.mark.parametrize("runner", ["spark", "auto"])
-def test_no_process_holds_what_was_removed(spark, tmp_path, monkeypatch, runner):
+def test_no_process_holds_what_was_removed(spark, tmp_path, use_thresholds, runner):
     """Python workers live on from task to task, and no file is removed by them."""
     with Dataflow(spark, root=str(tmp_path), runner=runner, local_rows=9_000, buckets=2) as flow:
         words, session = flow.input("words", "word string")
@@ -657,7 +656,7 @@ def test_no_process_holds_what_was_removed(spark, tmp_path, monkeypatch, runner)
             assert mapped_without_name(tmp_path) == 0
         assert removed
         # A frame that reads the files when it is evaluated, in tasks.
-        monkeypatch.setattr(arrangement, "DRIVER_ROWS", 1_000)
+        use_thresholds(driver_table_rows_max=1_000)
         assert counts.at().count() == 6_000
     assert mapped_without_name(tmp_path) == 0
     assert not list(tmp_path.iterdir())

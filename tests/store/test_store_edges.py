@@ -80,8 +80,8 @@ def test_a_reader_stays_where_it_is_while_the_writer_goes_on(spark, tmp_path):
     assert len(list((tmp_path / "readers").iterdir())) == 1
 
 
-def test_a_hold_that_expired_is_said(spark, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(read_holds, "CLOCKS", 0.0)
+def test_a_hold_that_expired_is_said(spark, tmp_path, use_thresholds, caplog):
+    use_thresholds(clock_difference_seconds_max=0.0)
     with open_store(spark, tmp_path, retain=1) as flow:
         step(flow)
         reader = StateReader(tmp_path, spark=spark, seconds=0.0)

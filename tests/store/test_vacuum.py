@@ -14,13 +14,16 @@ import volumes
 from stores import root  # noqa: F401
 
 from pyspark_diff.errors import NotReadableError
-from pyspark_diff.trace import commits as commits_module
+from pyspark_diff.thresholds import Thresholds
 from pyspark_diff.trace.commits import Commits, FileInfo, segments_of
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.manifest import name_of
-from pyspark_diff.trace.read_holds import CLOCKS, GRACE, ReadHold, stored_holds
+from pyspark_diff.trace.read_holds import GRACE, ReadHold, stored_holds
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.vacuum import vacuum, verify
+
+#: The allowed difference of clocks, in seconds.
+CLOCKS = Thresholds.clock_difference_seconds_max
 
 
 def file_of(epoch, number):
@@ -206,10 +209,10 @@ def test_a_damaged_hold_counts_for_a_while(local, caplog, content):
     assert done.commits == (0,) and len(done.expired_holds) == 1 and not path.exists()
 
 
-def test_a_hold_that_is_taken_meanwhile_is_seen(commits, monkeypatch):
+def test_a_hold_that_is_taken_meanwhile_is_seen(commits, use_thresholds):
     """Just before the commit is retired: it, and what it uses, is put back."""
     objects = commits.objects
-    monkeypatch.setattr(commits_module, "MOST_TOMBSTONES", 0)
+    use_thresholds(tombstones_max=0)
     held, real = commits.read(3), commits.retire
     holds = []
 
@@ -236,8 +239,8 @@ class Killed(BaseException):
     pass
 
 
-def test_a_vacuum_that_is_killed_anywhere_is_run_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(commits_module, "MOST_TOMBSTONES", 1)
+def test_a_vacuum_that_is_killed_anywhere_is_run_again(tmp_path, use_thresholds):
+    use_thresholds(tombstones_max=1)
     points = 0
     for point in range(200):
         commits = Commits(LocalObjects(tmp_path / str(point)))

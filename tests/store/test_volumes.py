@@ -24,7 +24,6 @@ from pyspark_diff.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from pyspark_diff.runners import work
 from pyspark_diff.trace import cache, credentials, storage, volume_objects
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.local_objects import LocalObjects
@@ -250,9 +249,11 @@ def read(flow):
     ("ENOSYS", True, "local"), ("Illegal seek", False, "local"),
     pytest.param("EPERM", False, "spark", marks=pytest.mark.slow),
 ])
-def test_a_store_on_a_volume(spark, there, root, monkeypatch, tmp_path, name, alone, runner):
+def test_a_store_on_a_volume(
+    spark, there, root, monkeypatch, use_thresholds, tmp_path, name, alone, runner,
+):
     monkeypatch.setattr(opening, "is_alone", lambda spark: alone)
-    monkeypatch.setattr(work, "IN_MEMORY_ROWS", 3)
+    use_thresholds(in_memory_rows_max=3)
     copies = tmp_path / "copies"
     copies.mkdir(mode=0o700)
     monkeypatch.setattr(cache, "_folder", lambda: str(copies))
