@@ -32,8 +32,7 @@ class Thresholds:
     #: Slots per row of a table with a slot for each code, which replaces a sort: 6 million keys out
     #: of 10 million take 0.06 s instead of 0.4 s.
     dense_slots_per_row_max: int = 8
-    #: Values that are sorted in one integer with the numbers of their rows; fewer are sorted as
-    #: they are.
+    #: Values that are sorted in one integer with the numbers of their rows; numpy sorts fewer.
     sort_packed_rows_min: int = 1 << 12
     #: Rows of plain numbers whose batches are merged; fewer are consolidated.
     merge_rows_min: int = 1 << 7
@@ -121,14 +120,14 @@ class Thresholds:
     #: megabyte of numbers. Files took a seventh of a step of 10,000 changes. A commit of a store
     #: contains such batches. Without a store larger ones stay too (`large_memory_divisor`).
     in_memory_rows_max: int = 1 << 15
-    #: Bytes of such a batch.
+    #: Bytes of a batch that stays in the driver's memory.
     in_memory_bytes_max: int = 1 << 22
     #: Rows that are checked for one common time or diff: fewer are not worth the check.
     single_value_check_rows_min: int = 1 << 12
     #: Rows too wide for one number each that are sorted where they are, without a kernel for parts.
     sort_parts_rows_max: int = 4096
-    #: Pairs of a bucket in memory, even if there is room for more: the consolidation of 10^8 pairs
-    #: takes a fourth of the time and memory that it takes with 40 million pairs at once.
+    #: Pairs of a bucket in memory, even if there is room for more. The consolidation of 10^8 pairs
+    #: takes a fourth of its time and memory with 40 million pairs at once.
     join_piece_pairs: int = 1 << 22
     #: Rows whose buckets several threads process; fewer are one call.
     threaded_rows_min: int = 50_000
@@ -151,7 +150,7 @@ class Thresholds:
     collect_rows_max: int = 1000
     #: Rows in a task before it consolidates them and passes them on.
     task_chunk_rows: int = 1 << 23
-    #: Bytes of such rows.
+    #: Bytes in a task before it consolidates its rows and passes them on.
     task_chunk_bytes: int = 1 << 28
     #: Rows of one blob: large enough that Spark's cost per row vanishes, small enough for buffers.
     blob_rows: int = 1 << 20

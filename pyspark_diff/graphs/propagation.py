@@ -168,12 +168,12 @@ def _rounds_of_entry() -> int:
 
 def _entered(labels: DiffFrame) -> DiffFrame:
     """The labels in a loop; the small ones enter first."""
-    apart = thresholds.current.label_group_rounds
+    rounds = thresholds.current.label_group_rounds
     size = "label" if isinstance(labels.schema["label"].dataType, T.LongType) else "label.hash"
     if is_remote():
         cases: Any = F
         for n, end in enumerate(_ENDS):
-            cases = cases.when(F.col(size) < end, n * apart)
-        return labels.enter_at(cast(Column, cases.otherwise(len(_ENDS) * apart)))
-    whens = " ".join(f"WHEN {size} < {end} THEN {n * apart}" for n, end in enumerate(_ENDS))
-    return labels.enter_at(F.expr(f"CASE {whens} ELSE {len(_ENDS) * apart} END"))
+            cases = cases.when(F.col(size) < end, n * rounds)
+        return labels.enter_at(cast(Column, cases.otherwise(len(_ENDS) * rounds)))
+    whens = " ".join(f"WHEN {size} < {end} THEN {n * rounds}" for n, end in enumerate(_ENDS))
+    return labels.enter_at(F.expr(f"CASE {whens} ELSE {len(_ENDS) * rounds} END"))
