@@ -38,7 +38,7 @@ def test_unreached_operators_cost_nothing(spark, monkeypatch, unreached):
         flow.advance_to(3)
         assert len(views) > unreached
         assert reached.at().collect() == [(1, 2)]
-        assert [kept.at().collect() for kept in others] == [[(1, 2)]] * unreached
+        assert [output.at().collect() for output in others] == [[(1, 2)]] * unreached
 
 
 @pytest.mark.parametrize("kind", ["constant", "closed", "far ahead"])
@@ -56,7 +56,7 @@ def test_a_side_without_new_rows_is_not_divided_again(spark, monkeypatch, kind, 
                 side_session.close()
             else:
                 side_session.advance_to(1000)
-        kept = facts.join(side, "k").keep("kept")
+        joined = facts.join(side, "k").keep("kept")
         total = facts.agg({"k": "sum"}, empty=True).keep("total")
         session.insert([(1,)])
         session.advance_to(1)
@@ -67,7 +67,7 @@ def test_a_side_without_new_rows_is_not_divided_again(spark, monkeypatch, kind, 
             session.advance_to(time)
             flow.step()
         assert not divided
-        assert sorted(kept.at().collect()) == [(1, "a")] * 3 + [(2, "b")]
+        assert sorted(joined.at().collect()) == [(1, "a")] * 3 + [(2, "b")]
         assert total.at().collect() == [(5,)]
 
 
@@ -75,7 +75,7 @@ def test_rows_ahead_of_another_input_are_new_when_it_follows(spark):
     with Dataflow(spark, buckets=2) as flow:
         left, left_session = flow.input("left", "k int")
         right, right_session = flow.input("right", "k int")
-        kept = left.join(right, "k").keep("kept")
+        joined = left.join(right, "k").keep("kept")
         for time in (0, 3, 7):
             right_session.advance_to(time)
             right_session.insert([(1,)])
@@ -85,5 +85,5 @@ def test_rows_ahead_of_another_input_are_new_when_it_follows(spark):
         for time in range(1, 11):
             left_session.advance_to(time)
             flow.step()
-            counts.append(kept.at(time - 1).count())
+            counts.append(joined.at(time - 1).count())
         assert counts == [1, 1, 1, 2, 2, 2, 2, 3, 3, 3]
