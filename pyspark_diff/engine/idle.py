@@ -77,6 +77,8 @@ def _together(context: StepContext) -> Antichain:
     if not fed:
         return nothing
     before, after = state.frontiers[fed[0]], upper[fed[0]]
+    if len(fed) < len(inputs) and before.less_equal(fed[0].time_type.start):
+        return nothing  # rows of constants are updates that no earlier step has completed
     for node in inputs:
         moved = state.frontiers[node], upper[node]
         if moved != ((nothing, nothing) if isinstance(node, Constant) else (before, after)):

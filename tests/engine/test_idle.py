@@ -87,3 +87,22 @@ def test_rows_ahead_of_another_input_are_new_when_it_follows(spark):
             flow.step()
             counts.append(joined.at(time - 1).count())
         assert counts == [1, 1, 1, 2, 2, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_constant_enters_after_a_step_that_completes_no_time(spark, runner, rows):
+    with Dataflow(spark, buckets=2, runner=runner) as flow:
+        numbers, session = flow.input("numbers", "k int")
+        count = numbers.agg({"k": "count"}, empty=True).keep("count")
+        names = spark.createDataFrame([(1, "a")], "k int, name string")
+        named = numbers.join(names, "k", "right").keep("named")
+        session.insert([(1,)] * rows)
+        session.flush()
+        flow.step()
+        flow.advance_to(1)
+        assert count.at().collect() == [(rows,)]
+        assert named.at().collect() == [(1, "a")]
+        flow.advance_to(2)
+        assert count.at().collect() == [(rows,)]
+        assert named.at().collect() == [(1, "a")]
