@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from snippets import run_notebook, run_page
 
-from pyspark_diff import Dataflow, SinkError, SourceError
+from pyspark_diff import Dataflow, ProgramChangedError, SinkError, SourceError
 from pyspark_diff.sinks import Sink, delta_append, delta_merge, delta_snapshot
 from pyspark_diff.sources import Deletes, Inserts, Removes, Upserts, Whole, delta
 from pyspark_diff.spark.delta import delta_table
@@ -272,7 +272,6 @@ def test_an_older_state_that_went_on_is_told(spark, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("statement, told", [
     ("DROP COLUMN v", "v was dropped"),
-    ("RENAME COLUMN v TO w", "w was added, v was dropped"),
     ("ALTER COLUMN id TYPE BIGINT", "id was int and is bigint"),
 ])
 def test_other_columns_are_refused(spark, table, statement, told):
@@ -288,6 +287,51 @@ def test_other_columns_are_refused(spark, table, statement, told):
             spark.sql(f"ALTER TABLE {table} {statement}")
             with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
                 source.read(spark, offset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["true", "false"])
+def test_a_renamed_column_stays_the_same_column(spark, tmp_path, feed, reads_files, caplog):
+    """The input keeps the name of its first reading, through several renames and processes."""
+    table = f"delta.`{tmp_path}/t`"
+    spark.sql(f"CREATE TABLE {table} (id INT, v STRING, n INT) USING delta TBLPROPERTIES "
+              f"(delta.enableChangeDataFeed={feed})")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a', 1), (2, 'b', 2)")
+
+    def read(use="v"):
+        def program(flow):
+            rows = flow.source("rows", delta(tmp_path / "t"))
+            rows.select("id", use, "n").keep("rows")
+
+        with Dataflow.open(tmp_path / "store", program, spark=spark, buckets=2) as flow:
+            flow.catch_up()
+            return flow["rows"].at()
+
+    assert rows_of(spark, table) == Counter(map(tuple, read().collect()))
+    # A table without column mapping has its own names in its files.
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    for statements in (
+        ["UPDATE {t} SET v = 'z' WHERE id = 1", "ALTER TABLE {t} RENAME COLUMN v TO w",
+         "INSERT INTO {t} VALUES (3, 'c', 3)"],
+        ["UPDATE {t} SET w = 'y' WHERE id = 2"],
+        ["ALTER TABLE {t} RENAME COLUMN w TO x", "DELETE FROM {t} WHERE id = 1"],
+    ):
+        for statement in statements:
+            spark.sql(statement.replace("{t}", table))
+        rows = read()
+        assert rows.columns == ["id", "v", "n"]
+        assert rows_of(spark, table) == Counter(map(tuple, rows.collect()))
+    assert "renamed to w; this input still has it as v" in caplog.text
+    with pytest.raises(ProgramChangedError, match="uses column x.*the new name of v"):
+        read("x")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN x TO v")
+    spark.sql(f"DELETE FROM {table} WHERE id = 2")
+    assert rows_of(spark, table) == Counter(map(tuple, read().collect()))
+    # Another column of the name is another column.
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN v TO w")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN v STRING")
+    with pytest.raises(SourceError, match="other columns of the names v"):
+        read()
 
 
 def test_what_is_no_table_is_told(spark, tmp_path):

@@ -96,6 +96,8 @@ def opened(
     try:
         if decoder is not None and on_change != "rebuild":
             flow._sources.stored = _columns(decoder)
+            flow._sources.stored_offsets = dict(decoder.body.get("offsets", {}))
+            flow._sources.rereads = on_change == "extend"
         _write(flow, program)
         while True:
             if last is None or decoder is None:
@@ -203,6 +205,15 @@ def _write(flow: _AnyDataflow, program: Callable[[_AnyDataflow], object]) -> Non
                     "done: open it with on_change='rebuild' to read the source again with all "
                     "columns"
                 ) from error
+        for name, renamed in flow._sources.renamed.items():
+            for new, old in renamed.items():
+                if re.search(rf"(?<!\w){re.escape(new)}(?!\w)", text := in_words(error)):
+                    raise ProgramChangedError(
+                        f"the program uses column {new} of input {name!r}. This is the new name of "
+                        f"{old}, which the input still has under its old name: {text}. Nothing has "
+                        f"been done. Use {old} in the program; or open it with on_change='rebuild' "
+                        "to read the source again with the new name"
+                    ) from error
         raise
 
 
@@ -260,12 +271,20 @@ def _restored(
         f"sink {name!r} has another collection, and receives all of it" for name in sinks
         if name in here["sinks"] and name in given_to and given_to[name] not in reused.nodes
     ]
+    changes += [
+        f"input {name!r} has ({here['inputs'][name]}) and had ({inputs.get(name)}), so its source "
+        "is read again" for name in sorted(flow._sources.read_again)
+    ]
     state = decoder.state(reused.nodes, reused.graph)
+    state = replace(state, offsets={
+        name: offset for name, offset in state.offsets.items()
+        if name not in flow._sources.read_again
+    })
     begin = f"the program is not the one that the store at {objects.root} was written by"
     missing: NotReadableError | None = None
     try:
         for name, columns in here["inputs"].items():
-            if inputs.get(name, columns) != columns:
+            if inputs.get(name, columns) != columns and name not in flow._sources.read_again:
                 # As a new input it would begin empty, and so would all dependent collections.
                 raise NotReadableError(
                     f"input {name!r} has ({columns}) and had ({inputs[name]}), so its saved state "

@@ -200,6 +200,14 @@ class Source(ABC):
         """
         return None
 
+    def after(self, offset: Offset) -> Source:
+        """The source that continues from the offset in a store, before `columns` is called."""
+        return self
+
+    def renamed(self) -> Mapping[str, str]:
+        """The present names of the columns that the table has renamed since, by the names here."""
+        return {}
+
     @abstractmethod
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         """The changes since an offset; None if there are none.
@@ -249,6 +257,14 @@ class Sources:
         self.offsets: dict[str, Offset] = {}
         #: The columns that the store of the dataflow has for its inputs.
         self.stored: Mapping[str, T.StructType] = {}
+        #: The offsets that the store has for its inputs.
+        self.stored_offsets: Mapping[str, Offset] = {}
+        #: Whether a source is read again if its table lacks columns of the store.
+        self.rereads = False
+        #: The inputs that are read again.
+        self.read_again: set[str] = set()
+        #: The present name of each renamed column of an input, and its name in the store.
+        self.renamed: dict[str, dict[str, str]] = {}
         #: The columns of each input that are not read because the store lacks them.
         self.left_out: dict[str, list[str]] = {}
 
@@ -262,15 +278,26 @@ class Sources:
         Raises
         ------
         SourceError
-            If the table has lost a column of the store.
+            If the table has lost a column of the store, and is not to be read again.
         """
+        source = source.after(self.stored_offsets.get(name))
         now, then = source.columns(self._spark), self.stored.get(name)
         if then is None or Schema(now).same_types(Schema(then)):
             return source, now
-        narrowed = source.narrowed(then, self._spark)
+        try:
+            narrowed = source.narrowed(then, self._spark)
+        except SourceError:
+            if not self.rereads:
+                raise
+            self.read_again.add(name)
+            return source, now
         if narrowed is None:
             return source, now
-        self.left_out[name] = [column for column in now.names if column not in then.names]
+        renamed = {new: old for old, new in narrowed.renamed().items()}
+        self.renamed[name] = renamed
+        self.left_out[name] = [
+            column for column in now.names if column not in then.names and column not in renamed
+        ]
         return narrowed, then
 
     def columns(self) -> dict[str, T.StructType]:

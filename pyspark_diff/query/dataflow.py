@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -373,7 +373,9 @@ class Dataflow(FrameDataflow):
         if not is_classic_frame(frame):
             return self._read_remote(frame)
         check_pivot(written_of(frame))
-        return read_plan(analysed_of(frame), frame.sparkSession, self._providers(), clock)
+        return read_plan(
+            analysed_of(frame), frame.sparkSession, self._providers(), clock, self._renames()
+        )
 
     def _read_remote(self, frame: DataFrame) -> QueryForm:
         """A frame of Spark Connect, whose analysed plan is not visible."""
@@ -387,6 +389,10 @@ class Dataflow(FrameDataflow):
     def _providers(self) -> frozenset[str]:
         """The providers of tables that become sources: none if times are structs."""
         return frozenset(_SOURCES) if self.times is None else frozenset()
+
+    def _renames(self) -> Mapping[str, Mapping[str, str]]:
+        """For each source with renamed columns, their names here by their names in its table."""
+        return {}
 
     def _source_of(self, name: str, provider: str) -> Source:
         """The source of a table of the catalog that the dataflow does not know."""

@@ -7,7 +7,7 @@ in which the reader meets the used attributes of the name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -49,6 +49,8 @@ class PlanNames:
         self.sources: dict[str, str] = {}
         #: The ids of attributes that the query does not use; they take no number from others.
         self.unused: frozenset[int] = frozenset()
+        #: Columns of tables that have other names in the form, by the names of both.
+        self.state_names: Mapping[str, Mapping[str, str]] = {}
         self._names: dict[int, str] = {}
         self._prefixes: Counter[str] = Counter()
         self._numbers = 0
@@ -64,12 +66,15 @@ class PlanNames:
                 plan = rule.apply(plan)
         return plan
 
-    def name(self, attribute: Any) -> str:
+    def name(self, attribute: Any, called: str | None = None) -> str:
+        """The name of an attribute in the form; ``called`` replaces its own name."""
         number = attribute.exprId().id()
         if number not in self._names:
             # Ids differ in each session, and the name of an expression has aliases of tables in
             # it: neither may change the identity of a program.
-            prefix = _UNUSED if number in self.unused else prefix_of(str(attribute.name()))
+            prefix = _UNUSED if number in self.unused else prefix_of(
+                called or str(attribute.name())
+            )
             self._prefixes[prefix] += 1
             self._names[number] = f"{prefix}_{self._prefixes[prefix]}"
         return self._names[number]

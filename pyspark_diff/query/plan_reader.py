@@ -9,7 +9,7 @@ Four rules of the optimiser, applied by name, keep the meaning of each node and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ class QueryForm:
 
 def read_plan(
     plan: Any, spark: SparkSession, providers: frozenset[str] = frozenset(),
-    clock: QueryClock | None = None,
+    clock: QueryClock | None = None, renamed: Mapping[str, Mapping[str, str]] = {},
 ) -> QueryForm:
     """The relational form of an analysed plan.
 
@@ -116,6 +116,8 @@ def read_plan(
         The providers of tables of the catalog that a source reads.
     clock : QueryClock, optional
         The current date and time are its values.
+    renamed : mapping of str to mapping of str to str
+        Columns that the form has under other names than their tables have, by these.
 
     Raises
     ------
@@ -124,13 +126,14 @@ def read_plan(
     """
     attributes = items_of(plan.output())
     reader = _PlanReader(spark, providers, clock)
+    reader.state_names = renamed
     relation = reader.relation(plan)
     used = used_names(relation, map(reader.name, attributes))
     disturbing = reader.disturbing(used)
     if disturbing:
         # A table may gain or lose an unused column with the name of a used one of another table.
         reader = _PlanReader(spark, providers, clock)
-        reader.unused = disturbing
+        reader.unused, reader.state_names = disturbing, renamed
         relation = reader.relation(plan)
     names = numbered([str(attribute.name()) for attribute in attributes])
     columns = [(reader.name(attribute), name) for attribute, name in zip(attributes, names)]
@@ -232,8 +235,9 @@ class _PlanReader(PlanLimits):
         return method(plan)
 
     def scan(self, table: str, leaf: Any) -> Scan:
-        columns = items_of(leaf.output())
-        return Scan(table, tuple((item.name(), self.name(item)) for item in columns))
+        names = self.state_names.get(table, {})
+        columns = [(names.get(item.name(), item.name()), item) for item in items_of(leaf.output())]
+        return Scan(table, tuple((name, self.name(item, name)) for name, item in columns))
 
     def on_constant(self, plan: Any) -> Relation:
         if plan.isStreaming():

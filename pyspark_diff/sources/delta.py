@@ -10,13 +10,14 @@ detected. A reading takes only the recorded changes of later versions, so its co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Literal
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -47,6 +48,8 @@ from pyspark_diff.spark.delta_files import (
 from pyspark_diff.spark.frames import column
 from pyspark_diff.spark.jvm_tables import delta_schemas
 from pyspark_diff.spark.schema import as_keys
+
+_logger = logging.getLogger("pyspark_diff")
 
 #: Whether Spark's own reader of changes is to be used.
 CHANGES = "spark.databricks.delta.changelogV2.enabled"
@@ -144,7 +147,7 @@ class _Delta(VersionedSource):
             self._check_recorded(spark, begun)
             version = latest_version(spark, self._name)
             return self._first(
-                spark, self._offset(begun, version, delta_files(spark, self._name))
+                spark, self._offset(spark, begun, version, delta_files(spark, self._name))
             )
         begin = int(offset["version"])
         files = delta_files(spark, self._name)
@@ -160,7 +163,12 @@ class _Delta(VersionedSource):
                 raise
             table = self._table(spark)
             columns = spark.read.table(self._name).schema
-        now = self._offset(table, version, files)
+        # Other tables and older states have other columns of these names.
+        is_later = table.id == offset["table"] and version >= begin
+        self._follow_renames(
+            spark, offset if is_later else None, columns.names, None if files is None else columns
+        )
+        now = self._offset(spark, table, version, files)
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
         if version < begin:
@@ -175,11 +183,11 @@ class _Delta(VersionedSource):
             )
         if version == begin:
             return None
-        self._check_columns(columns)
-        replaced = self._replaced(spark, offset, table, files, version)
+        self._check_columns(self._under_old_names(columns))
+        replaced = self._replacement(spark, offset, table, files, version)
         if replaced:
             return self._gap(spark, now, f"{replaced}: its change feed does not record this")
-        if files is not None and _is_on(table.properties.get(_RECORDED)):
+        if files is not None and _is_on(table.properties.get(_RECORDED)) and not self._new_names:
             most = thresholds.current.collect_frame_rows_max
             feed = files.changes(self._known().names, begin + 1, most)
             if feed is not None:
@@ -216,7 +224,7 @@ class _Delta(VersionedSource):
         if files is None:
             return None
         fall_back("delta", FEED, f"{self._name} {reason}; its changed files are compared")
-        names = [column(name) for name in self._known().names]
+        names = self._selected()
         # A table without a feed may have columns with the names of the feed.
         kinds, versions = "__kind", "__version"
         came, went = (
@@ -234,10 +242,10 @@ class _Delta(VersionedSource):
             frame = reader.changes(self._name)
         else:
             frame = reader.option("readChangeFeed", "true").table(self._name)
-        rows = frame.select(*map(column, (*self._known().names, KIND, VERSION)))
+        rows = frame.select(*self._selected(), column(KIND), column(VERSION))
         return self._changes_in(rows, versions=first < last)
 
-    def _replaced(
+    def _replacement(
         self, spark: SparkSession, offset: Offset, table: DeltaTable | DeltaFiles,
         files: DeltaFiles | None, version: int,
     ) -> str:
@@ -254,14 +262,14 @@ class _Delta(VersionedSource):
         ):
             return "has other partition columns"
         if files is not None and "columns" in offset:
-            return _renamed(offset["columns"], self._physical(files.struct))
+            return _replaced(offset["columns"], self._physical(files.struct))
         if table.properties.get(_MAPPING, "none") == "none":
             return ""
-        schemas = delta_schemas(spark, self._name, (int(offset["version"]), version))
-        if schemas is not None:
-            return _renamed(*(
-                self._physical(T.StructType.fromJson(json.loads(text))) for text in schemas
-            ))
+        was, now = (
+            self._physical_at(spark, offset), _schema(spark, self._name, version)
+        )
+        if was is not None and now is not None:
+            return _replaced(was, self._physical(now))
         history = spark.sql(f"DESCRIBE HISTORY {self._name}").select("version", "operation")
         rows = history.where(column("version") > int(offset["version"])).collect()
         steps = [f"{row.operation} in version {row.version}" for row in rows
@@ -271,17 +279,62 @@ class _Delta(VersionedSource):
 
     def _snapshot(self, spark: SparkSession, offset: Offset) -> DataFrame:
         rows = spark.read.option("versionAsOf", offset["version"]).table(self._name)
-        self._check_columns(rows.schema)
-        return rows.select(*map(column, self._known().names))
+        self._check_columns(self._under_old_names(rows.schema))
+        return rows.select(*self._selected())
+
+    def _selected(self) -> list[Column]:
+        """The columns of the source in a frame with the present names."""
+        return [
+            column(self._new_names.get(name, name)).alias(name) for name in self._known().names
+        ]
 
     def _physical(self, struct: T.StructType) -> dict[str, str]:
         known = self._known()
-        return physical_names(T.StructType(
-            [field for field in struct.fields if field.name in known.names]
+        return physical_names(T.StructType([
+            field for field in self._under_old_names(struct).fields if field.name in known.names
+        ]))
+
+    def _physical_at(self, spark: SparkSession, offset: Offset) -> Mapping[str, str] | None:
+        """The names in the files that the columns of the source had at an offset."""
+        if "columns" in offset:
+            return dict(offset["columns"])
+        # Each offset after a rename has them, so the columns had their names here.
+        struct = _schema(spark, self._name, int(offset["version"]))
+        return None if struct is None else physical_names(T.StructType(
+            [field for field in struct.fields if field.name in self._known().names]
         ))
 
+    def _follow_renames(
+        self, spark: SparkSession, offset: Offset, names: Sequence[str],
+        mapped: T.StructType | None = None,
+    ) -> None:
+        present, before = {name.lower() for name in names}, self._new_names
+        lost = [name for name in self._known().names if name.lower() not in present]
+        self._new_names = {}
+        was = self._physical_at(spark, offset) if lost and offset is not None else None
+        if was is None:
+            return
+        if mapped is None:
+            files = delta_files(spark, self._name)
+            mapped = files.struct if files is not None else _schema(
+                spark, self._name, latest_version(spark, self._name)
+            )
+        if mapped is not None:
+            there = {_physical_name(field): field.name for field in mapped.fields}
+            physical = {name: was.get(name, name) for name in lost}
+            self._new_names = {
+                name: there[inner] for name, inner in physical.items() if inner in there
+            }
+        for name, new in self._new_names.items():
+            if before.get(name) != new:
+                _logger.warning(
+                    "column %s of %s was renamed to %s; this input still has it as %s",
+                    name, self._called(), new, name,
+                )
+
     def _offset(
-        self, table: DeltaTable | DeltaFiles, version: int, files: DeltaFiles | None
+        self, spark: SparkSession, table: DeltaTable | DeltaFiles, version: int,
+        files: DeltaFiles | None,
     ) -> Offset:
         mark = None if files is None or files.id != table.id else files.mark(version)
         offset = {"table": table.id, "version": version, "partitions": table.partitions}
@@ -289,6 +342,10 @@ class _Delta(VersionedSource):
             offset["commit"] = mark
         if files is not None and (files.id, files.version) == (table.id, version):
             offset["columns"] = self._physical(files.struct)
+        elif table.properties.get(_MAPPING, "none") != "none":
+            struct = _schema(spark, self._name, version)
+            if struct is not None:
+                offset["columns"] = self._physical(struct)
         return offset
 
     def _table(self, spark: SparkSession) -> DeltaTable:
@@ -327,7 +384,19 @@ class _Delta(VersionedSource):
         )
 
 
-def _renamed(was: dict[str, str], now: dict[str, str]) -> str:
+def _physical_name(field: T.StructField) -> str:
+    """The name of a column in the files."""
+    return physical_names(T.StructType([field])).get(field.name, field.name)
+
+
+def _schema(spark: SparkSession, name: str, version: int) -> T.StructType | None:
+    """The columns of a version, with their names in the files as metadata; None over Connect, or
+    if the log lacks the version."""
+    schemas = delta_schemas(spark, name, (version,))
+    return None if schemas is None else T.StructType.fromJson(json.loads(schemas[0]))
+
+
+def _replaced(was: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The columns with other names in the files; empty if there are none."""
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return f"has other columns of the names {', '.join(sorted(names))}" if names else ""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.dataflow.source import Source
+from pyspark_diff.dataflow.source import Offset, Source
 from pyspark_diff.errors import SchemaError, SourceError
 from pyspark_diff.spark.data_types import without_nullability
 from pyspark_diff.spark.frames import column, few, frame_of_table
@@ -78,6 +78,10 @@ class TableSource(Source):
     _used: frozenset[str] | None = None
     #: Further columns of the table, which no message mentions.
     _unused: frozenset[str] = frozenset()
+    #: The offset in the store from which it continues; None for a new source.
+    _begun: Offset = None
+    #: The present names of renamed columns, by the names here.
+    _new_names: Mapping[str, str] = {}
 
     def reading(self, names: Iterable[str]) -> Self:
         """The source with some columns of its table, which are its key or used by a program.
@@ -101,10 +105,67 @@ class TableSource(Source):
         return struct
 
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> TableSource:
+        source, now = self._with(columns, spark)
+        old = {new: name for name, new in source._new_names.items()}
+        added = sorted({old.get(name, name) for name in self._used or ()} - {*columns.names})
+        if added:
+            raise SourceError(
+                f"the query uses {', '.join(added)} of {self._called()}, and the state lacks it. "
+                f"Nothing was read. {self.undo}; or open the dataflow anew, with "
+                "on_change='rebuild', and all is read again"
+            )
+        source._check_columns(now)
+        return source
+
+    def compared(
+        self, columns: T.StructType, spark: SparkSession
+    ) -> tuple[Mapping[str, str], str | None]:
+        """The present names of renamed columns, and the other changes in words.
+
+        Parameters
+        ----------
+        columns : StructType
+            The columns at the offset of `after`.
+        """
+        source, now = self._with(columns, spark)
+        same = T.StructType([field for field in now.fields if field.name in columns.names])
+        return source._new_names, differences(columns, same)
+
+    def _with(
+        self, columns: T.StructType, spark: SparkSession
+    ) -> tuple[Self, T.StructType]:
+        """The source with earlier columns, and the present columns under their names."""
         source, now = copy(self), without_nullability(self._columns_now(spark))
         source._columns = without_nullability(columns)
-        source._check_columns(_respelled(now, columns.names, spark))
+        source._follow_renames(spark, self._begun, now.names)
+        return source, _respelled(source._under_old_names(now), columns.names, spark)
+
+    def after(self, offset: Offset) -> Self:
+        source = copy(self)
+        source._begun = offset
         return source
+
+    def renamed(self) -> Mapping[str, str]:
+        return self._new_names
+
+    def _follow_renames(self, spark: SparkSession, offset: Offset, names: Sequence[str]) -> None:
+        """Find the present names of columns that were renamed since an offset, if the table has
+        the identity of columns.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The present columns.
+        """
+        self._new_names = {}
+
+    def _under_old_names(self, struct: T.StructType) -> T.StructType:
+        """Present columns of the table with the names here."""
+        old = {new: name for name, new in self._new_names.items()}
+        return T.StructType([
+            T.StructField(old.get(field.name, field.name), field.dataType, True, field.metadata)
+            for field in struct.fields
+        ])
 
     @abstractmethod
     def _columns_now(self, spark: SparkSession) -> T.StructType:
@@ -138,7 +199,8 @@ class TableSource(Source):
             raise SourceError(
                 f"the columns of {self._called()} have changed: {changed}. Nothing was "
                 f"read. {self.undo}; or open the dataflow anew, with on_change='rebuild' if it "
-                "has a store, and all is read again with the new columns"
+                "has a store, and all is read again with the new columns; on_change='extend' reads "
+                "this table alone, and keeps the state of the others"
             )
         names = frozenset(known.names)
         left_out = tuple(name for name in now.names if name not in names | self._unused)

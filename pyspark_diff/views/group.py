@@ -9,8 +9,10 @@ the states before.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,12 @@ from pyspark_diff.sinks.delta_history import COLUMNS, continues
 from pyspark_diff.spark.delta import delta_table, identifier
 from pyspark_diff.spark.jvm import analysed_of
 from pyspark_diff.spark.jvm_tables import described_table
+from pyspark_diff.views.columns import (
+    ColumnChanges,
+    column_changes,
+    digests,
+    recorded_columns,
+)
 from pyspark_diff.views.forecast import (
     Plan,
     SourceForecast,
@@ -131,6 +139,7 @@ class ViewGroup:
         self._names: dict[str, str] = {}
         self._sources: dict[str, str] | None = None
         self._used: dict[str, set[str]] = {}
+        self._columns = ColumnChanges()
         #: The sources of each view, also through other views.
         self._reads: dict[str, set[str]] = {}
         self._written: dict[str, Written] = {}
@@ -150,7 +159,11 @@ class ViewGroup:
         self._record = self._file.read()
         self._prepare()
         plan = self._plan()
-        if plan.action == "rebuild":
+        if plan.action == "rebuild" and self._columns.others:
+            done = self._refresh_columns(plan, began)
+            if done is not None:
+                return done
+        elif plan.action == "rebuild":
             self._agree(plan)
             self._begin_generation("; ".join(plan.reasons))
         elif plan.action == "load" and self._changed_queries():
@@ -158,7 +171,7 @@ class ViewGroup:
             self._begin_generation("the query changed before the first load ended")
         try:
             return self._refresh(plan, began)
-        except SourceError as error:
+        except (SourceError, ProgramChangedError) as error:
             # A first load cannot fall back, and raises the error of the source.
             if not self._record.offsets or self._record.rebuild:
                 raise
@@ -166,12 +179,25 @@ class ViewGroup:
             # A query that has lost a column is refused before its state is given up.
             self._source_tables()
             plan = self._rebuild_plan([str(error)])
-            try:
-                self._agree(plan)
-            except ProgramChangedError as refusal:
-                raise SourceError(str(refusal)) from error
+            self._agree(plan, error if isinstance(error, SourceError) else None)
             self._begin_generation(str(error))
             return self._refresh(plan, began)
+
+    def _refresh_columns(self, plan: Plan, began: float) -> Refreshed | None:
+        """Read sources with other columns again, and keep the state of the others; None after the
+        begin of a rebuild, if nothing can be kept."""
+        self._agree(plan, SourceError("; ".join(plan.reasons)))
+        if set(self._source_tables()) - set(self._columns.others):
+            self._leave()
+            self._check_histories(plan.rebuilt)
+            try:
+                return self._refresh(plan, began, "extend")
+            except ProgramChangedError as error:
+                _logger.info("the state of other sources cannot be kept: %s", error)
+            plan = self._rebuild_plan(plan.reasons)
+            self._agree(plan)
+        self._begin_generation("; ".join(plan.reasons))
+        return None
 
     def rebuild(self) -> Refreshed:
         """Read all sources, compute all views, and overwrite their targets."""
@@ -241,6 +267,11 @@ class ViewGroup:
             elif not record.rebuild:
                 mark = begin_target(self._spark, view.target)
                 self._write(self._record.with_target(view.target, mark))
+        self._name_targets()
+
+    def _name_targets(self) -> None:
+        """Find the names of the targets in plans."""
+        for view in self.views:
             if view.target not in self._names:
                 leaf = analysed_of(self._spark.read.table(view.target))
                 self._names[view.target] = _leaf_name(leaf)
@@ -264,7 +295,7 @@ class ViewGroup:
     # Plans
 
     def _plan(self) -> Plan:
-        record = self._record
+        record, self._columns = self._record, ColumnChanges()
         changed = self._changed_queries()
         if record.rebuild:
             plan = self._rebuild_plan([f"a rebuild was interrupted: {record.rebuild}", *changed])
@@ -273,9 +304,16 @@ class ViewGroup:
             sources = self._forecasts({})
             rows = sum(source.reads or 0 for source in sources)
             return Plan("load", sources, load_seconds(rows, record.costs))
-        if changed:
+        if changed and not self._is_renamed():
             return self._rebuild_plan(changed)
         sources = self._forecasts(record.offsets)
+        self._columns = self._changed_columns([
+            source.name for source in sources if source.first != source.last
+        ])
+        if self._columns.others:
+            return self._plan_of_columns()
+        if self._columns.renamed and self._flow is None and not changed and not self._is_renamed():
+            return self._rebuild_plan(self._columns.renames())
         rows = sum(source.reads or 0 for source in sources)
         if all(source.rows == 0 and source.first == source.last for source in sources):
             return Plan("nothing", sources, 0.0)
@@ -293,6 +331,58 @@ class ViewGroup:
                 f"take {load:.1f} s"
             ])
         return Plan("change", sources, seconds)
+
+    def _plan_of_columns(self) -> Plan:
+        """The plan of a refresh that reads sources with other columns again."""
+        changed = self._columns.others
+        offsets = {
+            name: offset for name, offset in self._record.offsets.items() if name not in changed
+        }
+        sources = self._forecasts(offsets)
+        rows = sum(source.reads or 0 for source in sources)
+        return Plan(
+            "rebuild", sources, load_seconds(rows, self._record.costs),
+            tuple(view.target for view in self.views if self._reads[view.target] & set(changed)),
+            tuple(f"the columns of {name} have changed: {words}"
+                  for name, words in changed.items()),
+        )
+
+    def _changed_columns(self, sources: Sequence[str]) -> ColumnChanges:
+        """The changes of the columns of some sources since the last refresh."""
+        tables = self._source_tables()
+        changes = column_changes(
+            self._spark, self._record, [name for name in sources if tables[name] == "delta"],
+            self._used,
+        )
+        known = {} if self._wiring is None else self._wiring.renamed
+        if self._flow is not None and any(
+            known.get(name, {}) != pairs for name, pairs in changes.renamed.items()
+        ):
+            # The queries have to use the new names.
+            self._leave()
+            self._source_tables()
+        return changes
+
+    def _is_renamed(self) -> bool:
+        """Whether the queries have changed in the names of renamed columns alone."""
+        record = self._record
+        if not record.programs or set(record.programs) != {view.target for view in self.views}:
+            return False
+        columns = self._changed_columns(list(self._source_tables()))
+        if not columns.renamed or columns.others:
+            return False
+        self._name_targets()
+        with ViewDataflow(self._spark, time="_time", diff="_diff") as flow:
+            flow._sources.stored = {
+                name: T.StructType.fromJson(json.loads(text))
+                for name, text in record.columns.items()
+            }
+            flow._sources.stored_offsets = record.offsets
+            flow.wiring = replace(self._new_wiring(), renamed=columns.renamed)
+            frames = {}
+            for view in self.views:
+                frames[view.target] = flow.view(view)[0].keep(self._names[view.target])
+            return digests(frames, flow._base) == record.programs
 
     def _queries(self) -> dict[str, str]:
         """The text of each view that its state depends on."""
@@ -350,7 +440,7 @@ class ViewGroup:
                         names[_leaf_name(target)] = view.target
                     except AnalysisException:
                         pass  # it will be created
-                    read = flow.read(view.query)
+                    read = self._read_query(flow, view)
                     self._reads[view.target] = {name for name in read if name not in names}.union(
                         *(self._reads.get(names[name], ()) for name in read if name in names)
                     )
@@ -360,8 +450,44 @@ class ViewGroup:
             }
         return self._sources
 
-    def _agree(self, plan: Plan) -> None:
-        """Refuse a rebuild that the policy or the caller does not allow."""
+    def _read_query(self, flow: ReadingDataflow, view: View) -> set[str]:
+        """The tables of a query. An error names the renamed columns that the query uses."""
+        try:
+            return flow.read(view.query)
+        except SchemaError as error:
+            record = self._record
+            columns = column_changes(self._spark, record, record.columns, {})
+            pairs = [
+                (old, new, name) for name, renamed in columns.renamed.items()
+                for new, old in renamed.items()
+                if re.search(rf"(?<!\w){re.escape(old)}(?!\w)", view.query)
+            ]
+            if not pairs:
+                raise
+            texts = [f"column {old} of {name} was renamed to {new}" for old, new, name in pairs]
+            raise SchemaError(
+                f"{'; '.join(texts)} since the last refresh of {view.target}, and the query uses "
+                "the old name. Nothing was read or written. Use the new name in the query, and the "
+                f"state is kept; or rename it back, ALTER TABLE {pairs[0][2]} RENAME COLUMN "
+                f"{pairs[0][1]} TO {pairs[0][0]}. {error}"
+            ) from error
+
+    def _agree(self, plan: Plan, cause: SourceError | None = None) -> None:
+        """Refuse a rebuild that the policy or the caller does not allow.
+
+        Parameters
+        ----------
+        cause : SourceError, optional
+            The error of the source that makes it necessary.
+        """
+        try:
+            self._check_agreed(plan)
+        except ProgramChangedError as refusal:
+            if cause is None:
+                raise
+            raise SourceError(str(refusal)) from cause
+
+    def _check_agreed(self, plan: Plan) -> None:
         if self._approve is not None:
             if self._approve(plan):
                 return
@@ -388,18 +514,26 @@ class ViewGroup:
         self._written[target] = done
         self._write(self._record.with_target(target, mark))
 
+    def _check_histories(self, targets: Sequence[str]) -> None:
+        """Refuse to overwrite a history that has other columns."""
+        for view in self.views:
+            if view.target in targets and view.history and (
+                delta_table(self._spark, view.target) is not None
+            ):
+                continues(self._spark, view.target, self._schema(view))
+
     def _begin_generation(self, reason: str) -> None:
         self._leave()
-        for view in self.views:
-            if view.history and delta_table(self._spark, view.target) is not None:
-                continues(self._spark, view.target, self._schema(view))
+        self._check_histories([view.target for view in self.views])
         record = self._record
         self._write(replace(
             record, generation=record.generation + 1, targets={}, offsets={}, rebuild=reason,
-            queries=self._queries(),
+            queries=self._queries(), columns={}, programs={},
         ))
 
-    def _refresh(self, plan: Plan, began: float) -> Refreshed:
+    def _refresh(
+        self, plan: Plan, began: float, on_change: Literal["refuse", "extend"] = "refuse"
+    ) -> Refreshed:
         if not self._names or len(self._names) < len(self.views):
             self._prepare()
         self._written = {}
@@ -407,7 +541,7 @@ class ViewGroup:
             self._write(replace(self._record, queries=self._queries()))
         record, rebuild = self._record, self._record.rebuild
         try:
-            flow = self._opened()
+            flow = self._opened(on_change)
             changed = flow.catch_up()
         except BaseException:
             self._leave()
@@ -418,6 +552,8 @@ class ViewGroup:
         if rebuild or not record.offsets:
             cause = f": {rebuild}" if rebuild else ": first load"
             recomputed = [f"{view.target}{cause}" for view in self.views]
+        elif on_change == "extend":
+            recomputed = [f"{target}: {'; '.join(plan.reasons)}" for target in plan.rebuilt]
         elif changed:
             recomputed = [
                 f"{name}: {why}" for name, why in self._wiring.whole.items()
@@ -427,9 +563,14 @@ class ViewGroup:
         first = bool(rebuild) or not record.offsets
         changed = changed or bool(self._written)
         if changed or first:
-            cost = Cost(plan.rows, seconds, plan.seconds, first)
+            forecast = None if on_change == "extend" else plan.seconds
+            cost = Cost(plan.rows, seconds, forecast, first)
+            programs = self._record.programs
+            if first or on_change == "extend" or not programs:
+                programs = digests(self._wiring.frames, flow._base)
             self._write(replace(
                 self._record, offsets=offsets, rebuild="", queries=self._queries(),
+                columns=recorded_columns(flow._sources.columns()), programs=programs,
             ).with_cost(cost))
             if first:
                 self._file.remove_before(self._record.generation)
@@ -467,14 +608,14 @@ class ViewGroup:
             )
         return tuple(reports)
 
-    def _opened(self) -> ViewDataflow:
+    def _opened(self, on_change: Literal["refuse", "extend"]) -> ViewDataflow:
         if self._flow is None:
-            self._source_tables()
-            self._wiring = self._new_wiring()
+            columns = self._changed_columns(list(self._source_tables()))
+            self._wiring = replace(self._new_wiring(), renamed=columns.renamed)
             self._flow = ViewDataflow.open(
                 self._file.state(self._record.generation),
                 program_of(self.views, self._sink_name, self._wiring), spark=self._spark,
-                time="_time", diff="_diff", on_change="refuse", strict=self.policy == "strict",
+                time="_time", diff="_diff", on_change=on_change, strict=self.policy == "strict",
             )
         return self._flow
 

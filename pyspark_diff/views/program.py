@@ -77,6 +77,10 @@ class Wiring:
     used : mapping of str to set of str
         The columns of each source that the queries use. A source that is not in it is read with all
         columns.
+    renamed : mapping of str to mapping of str to str
+        For each source with renamed columns, their names in the state by their present names.
+    frames : dict of str to DiffFrame
+        Filled by the program: the collection of each target.
     whole : dict of str to str
         Filled by the program: the sources that every refresh reads whole, with the reason.
     """
@@ -87,6 +91,8 @@ class Wiring:
     marks: Callable[[str], Mapping[str, Any] | None]
     wrote: Callable[[str, Mapping[str, Any], Written], None]
     used: Mapping[str, Collection[str]] = field(default_factory=dict)
+    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    frames: dict[str, DiffFrame] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
 
 
@@ -112,6 +118,10 @@ class ViewDataflow(Dataflow):
         assert isinstance(source, TableSource)  # each of these functions returns one
         used = self.wiring.used.get(name)
         return source if used is None else source.reading(used)
+
+    def _renames(self) -> Mapping[str, Mapping[str, str]]:
+        # A new state has the present names.
+        return self.wiring.renamed if self._sources.stored else {}
 
     def view(self, view: View) -> tuple[DiffFrame, QueryForm, tuple[str, ...]]:
         """The collection of a view, its query in relational form, and its key."""
@@ -226,7 +236,7 @@ def program_of(views: Sequence[View], sink_name: Callable[[View], str],
         flow.wiring = wiring
         for view in views:
             frame, _, key = flow.view(view)
-            collection = frame.keep(wiring.names[view.target])
+            wiring.frames[view.target] = collection = frame.keep(wiring.names[view.target])
             name = sink_name(view)
             make = delta_history if view.history else delta_merge
             sink = GuardedSink(

@@ -56,6 +56,10 @@ class Record:
         The id, version and time stamp of each target after its last write.
     offsets : mapping of str to object
         The offset of each source at the last refresh.
+    columns : mapping of str to str
+        The columns that the state has of each source, as JSON.
+    programs : mapping of str to str
+        The digest of the collection of each target.
     rebuild : str
         Why the running generation is a rebuild that has not ended; empty if there is none.
     """
@@ -66,6 +70,8 @@ class Record:
     offsets: Mapping[str, Any] = field(default_factory=dict)
     costs: tuple[Cost, ...] = ()
     rebuild: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def with_target(self, name: str, mark: Mapping[str, Any]) -> Record:
         """The record after a write of a target."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from pyspark.sql import functions as F
 from test_sources import Table, standing
 
 from pyspark_diff import Dataflow, ProgramChangedError, SourceError
@@ -95,6 +96,41 @@ def test_a_column_that_the_store_lacks_can_be_used_with_rebuild(spark, tmp_path)
     ) as flow:
         flow.catch_up()
         assert standing(flow["rows"]) == [(1, 7)]
+
+
+def test_extend_reads_a_table_with_other_types_alone(spark, tmp_path):
+    """The state of the other tables is kept, and their rows are not read again."""
+    orders = Table(spark, "id int, shop int, n int", [(1, 1, 5), (2, 1, 7), (3, 2, 1)])
+    shops = Table(spark, "shop int, name string", [(1, "a"), (2, "b")])
+
+    def program(flow):
+        left = flow.source("orders", snapshots(orders, key="id"))
+        right = flow.source("shops", snapshots(shops, key="shop"))
+        joined = left.join(right, "shop")
+        joined.groupBy("name").agg(F.max("n").alias("n")).keep("best")
+
+    def open_store(**how):
+        return Dataflow.open(str(tmp_path), program, spark=spark, buckets=2, **how)
+
+    with open_store() as flow:
+        flow.catch_up()
+    orders.columns = "id int, shop long, n long"
+    orders.rows = [(1, 1, 5), (2, 1, 7), (3, 2, 5_000_000_000), (4, 2, 2)]
+    with pytest.raises(SourceError, match="n was int and is bigint.*on_change='extend' reads this"):
+        open_store()
+    shops.rows = [(1, "a"), (2, "b"), (3, "c")]
+    with open_store(on_change="extend") as flow:
+        # The offset of the table that is read again begins anew, and the other one goes on.
+        assert flow._state.offsets.keys() == {"shops"}
+        flow.catch_up()
+        assert standing(flow["best"]) == [("a", 7), ("b", 5_000_000_000)]
+    with open_store() as flow:
+        orders.rows = orders.rows[1:3]
+        flow.catch_up()
+        assert standing(flow["best"]) == [("a", 7), ("b", 5_000_000_000)]
+        orders.rows = orders.rows[:1]
+        flow.catch_up()
+        assert standing(flow["best"]) == [("a", 7)]
 
 
 def test_columns_that_a_program_declares_are_its_own(spark, tmp_path):
