@@ -540,7 +540,7 @@ def test_widened_columns_are_read_again(spark, shop, tmp_path, anew):  # noqa: F
 def test_a_widened_column_of_one_table(
     spark, shop, tmp_path, monkeypatch, column,  # noqa: F811
 ):
-    """Its table alone is read again, and a refresh that failed leaves the target as it was."""
+    """Its table alone is read again. A refresh that failed does not change the target."""
     source, target = f"{shop}.wide", f"{shop}.target"
     query = (
         f"SELECT region, customer, s.x AS x, max(amount) AS best FROM {source} "
@@ -626,6 +626,7 @@ def test_a_renamed_column_keeps_the_state(spark, shop, tmp_path, feed):  # noqa:
     assert refreshed(query) == ("change", ())
     alter("RENAME COLUMN amount TO price")
     query = query.replace("amount", "price")
+    assert refreshed(query) == ("change", ())
     # Another column of this name.
     alter("RENAME COLUMN price TO old", "ADD COLUMN price INT")
     spark.sql(f"INSERT INTO {orders} (id, customer, old, price) VALUES (5, 2, 1, 9)")

@@ -209,10 +209,9 @@ def _write(flow: _AnyDataflow, program: Callable[[_AnyDataflow], object]) -> Non
             for new, old in renamed.items():
                 if re.search(rf"(?<!\w){re.escape(new)}(?!\w)", text := in_words(error)):
                     raise ProgramChangedError(
-                        f"the program uses column {new} of input {name!r}. This is the new name of "
-                        f"{old}, which the input still has under its old name: {text}. Nothing has "
-                        f"been done. Use {old} in the program; or open it with on_change='rebuild' "
-                        "to read the source again with the new name"
+                        f"the program uses column {new} of input {name!r}, the new name of "
+                        f"{old}: {text}. Nothing has been done. Use {old} in the program; or open "
+                        "it with on_change='rebuild' to read the source again"
                     ) from error
         raise
 

@@ -23,9 +23,11 @@ from pyspark_diff.dataflow.sink import Sinks
 from pyspark_diff.dataflow.source import Sources
 from pyspark_diff.dataflow.times import parse_times
 from pyspark_diff.engine.context import StepContext
+from pyspark_diff.engine.fingerprint import fingerprints
 from pyspark_diff.engine.graph import Graph
 from pyspark_diff.engine.growth import Growth, grown
 from pyspark_diff.engine.live import Live
+from pyspark_diff.engine.program import written
 from pyspark_diff.engine.state import Report, State
 from pyspark_diff.errors import (
     ClosedError,
@@ -185,6 +187,10 @@ class DataflowState(ABC):
     def _wanted(self) -> list[Node]:
         """The nodes that every step runs: sinks and inputs."""
         return [*self._sinks, *self._inputs.nodes()]
+
+    def _digest(self, node: Node) -> str:
+        """A text for a collection, which differs for different programs."""
+        return fingerprints(written([node]), rows=True, base=self._base)[node].digest
 
     def _complete(self) -> State:
         """The last state whose consumers have received everything."""

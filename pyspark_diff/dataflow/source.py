@@ -280,7 +280,8 @@ class Sources:
         SourceError
             If the table has lost a column of the store, and is not to be read again.
         """
-        source = source.after(self.stored_offsets.get(name))
+        if name in self.stored_offsets:
+            source = source.after(self.stored_offsets[name])
         now, then = source.columns(self._spark), self.stored.get(name)
         if then is None or Schema(now).same_types(Schema(then)):
             return source, now

@@ -91,11 +91,14 @@ def delta(
     Raises
     ------
     SourceError
-        By `Dataflow.catch_up`, if there is such a gap, or a column was dropped, renamed or has
-        another type. Columns that the table gains are not read.
+        By `Dataflow.catch_up`, if there is such a gap, or a column was dropped or has another type.
+        Columns that the table gains are not read.
 
     Notes
     -----
+    A column is known by its name in the files, so that one that column mapping renames is the same
+    column. The input keeps its first name. A column that takes the name of another one is a gap.
+
     A table is known by its id and its version. One that was put back from a backup has the id of
     the one before: while its version is smaller than the one that was read last, that is a gap. If
     it has got to that version or beyond when it is read next, it is one too where ``deltalake`` can
@@ -114,11 +117,17 @@ def delta(
 class _Delta(VersionedSource):
     kind, function = "Delta table", "delta"
     comes = ("insert", "update_postimage")
+    #: The renamed columns that the log has named.
+    _logged: Mapping[str, str] = {}
 
     def _columns_now(self, spark: SparkSession) -> T.StructType:
         with self._known_features(spark):
             self._table(spark)
             return spark.read.table(self._name).schema
+
+    def columns_in_log(self, spark: SparkSession) -> T.StructType:
+        files = delta_files(spark, self._name)
+        return spark.read.table(self._name).schema if files is None else files.struct
 
     def read(self, spark: SparkSession, offset: Offset) -> Reading | None:
         with self._known_features(spark):
@@ -163,11 +172,18 @@ class _Delta(VersionedSource):
                 raise
             table = self._table(spark)
             columns = spark.read.table(self._name).schema
-        # Other tables and older states have other columns of these names.
+        # In another table, or an older state, a name may be that of another column.
         is_later = table.id == offset["table"] and version >= begin
         self._follow_renames(
             spark, offset if is_later else None, columns.names, None if files is None else columns
         )
+        for name, new in self._new_names.items():
+            if self._logged.get(name) != new:
+                _logger.warning(
+                    "column %s of %s was renamed to %s; this input still has it as %s",
+                    name, self._called(), new, name,
+                )
+        self._logged = self._new_names
         now = self._offset(spark, table, version, files)
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
@@ -308,7 +324,7 @@ class _Delta(VersionedSource):
         self, spark: SparkSession, offset: Offset, names: Sequence[str],
         mapped: T.StructType | None = None,
     ) -> None:
-        present, before = {name.lower() for name in names}, self._new_names
+        present = {name.lower() for name in names}
         lost = [name for name in self._known().names if name.lower() not in present]
         self._new_names = {}
         was = self._physical_at(spark, offset) if lost and offset is not None else None
@@ -325,12 +341,6 @@ class _Delta(VersionedSource):
             self._new_names = {
                 name: there[inner] for name, inner in physical.items() if inner in there
             }
-        for name, new in self._new_names.items():
-            if before.get(name) != new:
-                _logger.warning(
-                    "column %s of %s was renamed to %s; this input still has it as %s",
-                    name, self._called(), new, name,
-                )
 
     def _offset(
         self, spark: SparkSession, table: DeltaTable | DeltaFiles, version: int,

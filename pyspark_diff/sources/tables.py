@@ -105,20 +105,20 @@ class TableSource(Source):
         return struct
 
     def narrowed(self, columns: T.StructType, spark: SparkSession) -> TableSource:
-        source, now = self._with(columns, spark)
+        source, now = self._with(columns, self._columns_now(spark), spark)
         old = {new: name for name, new in source._new_names.items()}
         added = sorted({old.get(name, name) for name in self._used or ()} - {*columns.names})
         if added:
             raise SourceError(
-                f"the query uses {', '.join(added)} of {self._called()}, and the state lacks it. "
-                f"Nothing was read. {self.undo}; or open the dataflow anew, with "
-                "on_change='rebuild', and all is read again"
+                f"the columns of {self._called()} have changed: {', '.join(added)} was added, and "
+                f"the query uses it. Nothing was read. {self.undo}; or open the dataflow anew with "
+                "on_change='extend', which reads this table again"
             )
         source._check_columns(now)
         return source
 
     def compared(
-        self, columns: T.StructType, spark: SparkSession
+        self, columns: T.StructType, present: T.StructType, spark: SparkSession
     ) -> tuple[Mapping[str, str], str | None]:
         """The present names of renamed columns, and the other changes in words.
 
@@ -126,16 +126,22 @@ class TableSource(Source):
         ----------
         columns : StructType
             The columns at the offset of `after`.
+        present : StructType
+            All columns of the table.
         """
-        source, now = self._with(columns, spark)
+        source, now = self._with(columns, present, spark)
         same = T.StructType([field for field in now.fields if field.name in columns.names])
         return source._new_names, differences(columns, same)
 
+    def columns_in_log(self, spark: SparkSession) -> T.StructType:
+        """All columns of the rows, without a Spark job if possible."""
+        return self._columns_now(spark)
+
     def _with(
-        self, columns: T.StructType, spark: SparkSession
+        self, columns: T.StructType, present: T.StructType, spark: SparkSession
     ) -> tuple[Self, T.StructType]:
         """The source with earlier columns, and the present columns under their names."""
-        source, now = copy(self), without_nullability(self._columns_now(spark))
+        source, now = copy(self), without_nullability(present)
         source._columns = without_nullability(columns)
         source._follow_renames(spark, self._begun, now.names)
         return source, _respelled(source._under_old_names(now), columns.names, spark)
@@ -198,9 +204,8 @@ class TableSource(Source):
         if changed is not None:
             raise SourceError(
                 f"the columns of {self._called()} have changed: {changed}. Nothing was "
-                f"read. {self.undo}; or open the dataflow anew, with on_change='rebuild' if it "
-                "has a store, and all is read again with the new columns; on_change='extend' reads "
-                "this table alone, and keeps the state of the others"
+                f"read. {self.undo}; or open the dataflow anew: with a store, "
+                "on_change='extend' reads this table again, and on_change='rebuild' all tables"
             )
         names = frozenset(known.names)
         left_out = tuple(name for name in now.names if name not in names | self._unused)

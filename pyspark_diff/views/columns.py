@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from pyspark_diff.engine.fingerprint import fingerprints
-from pyspark_diff.engine.program import written
 from pyspark_diff.frame.diffframe import DiffFrame
+from pyspark_diff.query.dataflow import Dataflow
 from pyspark_diff.sources import delta
 from pyspark_diff.sources.tables import TableSource
 from pyspark_diff.views.program import table_of
@@ -33,10 +32,13 @@ class ColumnChanges:
         For each source with renamed columns, their names in the state by their present names.
     others : mapping of str to str
         The other changes of each source, in words: its rows are read again.
+    present : mapping of str to list of str
+        The present columns of each source.
     """
 
     renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
+    present: Mapping[str, list[str]] = field(default_factory=dict)
 
     def renames(self) -> list[str]:
         """The renamed columns in words."""
@@ -59,13 +61,16 @@ def column_changes(
     """
     renamed: dict[str, dict[str, str]] = {}
     others: dict[str, str] = {}
+    present: dict[str, list[str]] = {}
     for name in sources:
+        source = delta(table_of(name)).after(record.offsets.get(name))
+        assert isinstance(source, TableSource)
+        now = source.columns_in_log(spark)
+        present[name] = now.names
         if name not in record.columns or name not in record.offsets:
             continue
         columns = T.StructType.fromJson(json.loads(record.columns[name]))
-        source = delta(table_of(name)).after(record.offsets[name])
-        assert isinstance(source, TableSource)
-        new_names, words = source.compared(columns, spark)
+        new_names, words = source.compared(columns, now, spark)
         old = {new: name for name, new in new_names.items()}
         added = sorted({old.get(item, item) for item in used.get(name, ())} - {*columns.names})
         texts = [words] if words else []
@@ -74,7 +79,7 @@ def column_changes(
             others[name] = ", ".join(texts)
         elif old:
             renamed[name] = old
-    return ColumnChanges(renamed, others)
+    return ColumnChanges(renamed, others, present)
 
 
 def recorded_columns(columns: Mapping[str, T.StructType]) -> dict[str, str]:
@@ -82,14 +87,6 @@ def recorded_columns(columns: Mapping[str, T.StructType]) -> dict[str, str]:
     return {name: struct.json() for name, struct in columns.items()}
 
 
-def digests(frames: Mapping[str, DiffFrame], base: Mapping[str, str]) -> dict[str, str]:
-    """A text for the collection of each view, which differs for different programs.
-
-    Parameters
-    ----------
-    base : mapping of str to str
-        The settings of the session that are not part of the digests.
-    """
-    nodes = {target: frame._collection.node for target, frame in frames.items()}
-    prints = fingerprints(written(nodes.values()), rows=True, base=base)
-    return {target: prints[node].digest for target, node in nodes.items()}
+def digests(flow: Dataflow, frames: Mapping[str, DiffFrame]) -> dict[str, str]:
+    """A text for the collection of each view, which differs for different programs."""
+    return {target: flow._digest(frame._collection.node) for target, frame in frames.items()}

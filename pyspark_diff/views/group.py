@@ -139,6 +139,8 @@ class ViewGroup:
         self._names: dict[str, str] = {}
         self._sources: dict[str, str] | None = None
         self._used: dict[str, set[str]] = {}
+        #: The columns of the sources when the queries were read last.
+        self._present: dict[str, list[str]] = {}
         self._columns = ColumnChanges()
         #: The sources of each view, also through other views.
         self._reads: dict[str, set[str]] = {}
@@ -171,7 +173,7 @@ class ViewGroup:
             self._begin_generation("the query changed before the first load ended")
         try:
             return self._refresh(plan, began)
-        except (SourceError, ProgramChangedError) as error:
+        except SourceError as error:
             # A first load cannot fall back, and raises the error of the source.
             if not self._record.offsets or self._record.rebuild:
                 raise
@@ -179,7 +181,7 @@ class ViewGroup:
             # A query that has lost a column is refused before its state is given up.
             self._source_tables()
             plan = self._rebuild_plan([str(error)])
-            self._agree(plan, error if isinstance(error, SourceError) else None)
+            self._agree(plan, error)
             self._begin_generation(str(error))
             return self._refresh(plan, began)
 
@@ -304,7 +306,7 @@ class ViewGroup:
             sources = self._forecasts({})
             rows = sum(source.reads or 0 for source in sources)
             return Plan("load", sources, load_seconds(rows, record.costs))
-        if changed and not self._is_renamed():
+        if changed and not self._is_same_program():
             return self._rebuild_plan(changed)
         sources = self._forecasts(record.offsets)
         self._columns = self._changed_columns([
@@ -312,7 +314,8 @@ class ViewGroup:
         ])
         if self._columns.others:
             return self._plan_of_columns()
-        if self._columns.renamed and self._flow is None and not changed and not self._is_renamed():
+        is_new = self._flow is None and not changed
+        if self._columns.renamed and is_new and not self._is_same_program():
             return self._rebuild_plan(self._columns.renames())
         rows = sum(source.reads or 0 for source in sources)
         if all(source.rows == 0 and source.first == source.last for source in sources):
@@ -349,11 +352,16 @@ class ViewGroup:
 
     def _changed_columns(self, sources: Sequence[str]) -> ColumnChanges:
         """The changes of the columns of some sources since the last refresh."""
-        tables = self._source_tables()
-        changes = column_changes(
-            self._spark, self._record, [name for name in sources if tables[name] == "delta"],
-            self._used,
-        )
+        def compare() -> ColumnChanges:
+            tables = self._source_tables()
+            names = [name for name in sources if tables.get(name) == "delta"]
+            return column_changes(self._spark, self._record, names, self._used)
+
+        changes = compare()
+        if any(self._present.get(name, now) != now for name, now in changes.present.items()):
+            self._sources = None  # a star has other columns now
+            changes = compare()
+        self._present.update(changes.present)
         known = {} if self._wiring is None else self._wiring.renamed
         if self._flow is not None and any(
             known.get(name, {}) != pairs for name, pairs in changes.renamed.items()
@@ -363,15 +371,22 @@ class ViewGroup:
             self._source_tables()
         return changes
 
-    def _is_renamed(self) -> bool:
-        """Whether the queries have changed in the names of renamed columns alone."""
-        record = self._record
-        if not record.programs or set(record.programs) != {view.target for view in self.views}:
+    def _is_same_program(self) -> bool:
+        """Whether other texts of the queries, or other names of columns, do not change the program
+        of the state."""
+        record, now = self._record, self._queries()
+        if record.programs.keys() != now.keys() or any(
+            text.startswith(_HISTORY) != record.queries.get(name, "").startswith(_HISTORY)
+            for name, text in now.items()
+        ):
             return False
         columns = self._changed_columns(list(self._source_tables()))
-        if not columns.renamed or columns.others:
+        if columns.others:
             return False
-        self._name_targets()
+        try:
+            self._name_targets()
+        except AnalysisException:  # A refresh refuses a target that is gone.
+            return False
         with ViewDataflow(self._spark, time="_time", diff="_diff") as flow:
             flow._sources.stored = {
                 name: T.StructType.fromJson(json.loads(text))
@@ -382,7 +397,7 @@ class ViewGroup:
             frames = {}
             for view in self.views:
                 frames[view.target] = flow.view(view)[0].keep(self._names[view.target])
-            return digests(frames, flow._base) == record.programs
+            return digests(flow, frames) == record.programs
 
     def _queries(self) -> dict[str, str]:
         """The text of each view that its state depends on."""
@@ -468,8 +483,8 @@ class ViewGroup:
             raise SchemaError(
                 f"{'; '.join(texts)} since the last refresh of {view.target}, and the query uses "
                 "the old name. Nothing was read or written. Use the new name in the query, and the "
-                f"state is kept; or rename it back, ALTER TABLE {pairs[0][2]} RENAME COLUMN "
-                f"{pairs[0][1]} TO {pairs[0][0]}. {error}"
+                f"state is kept; or ALTER TABLE {pairs[0][2]} RENAME COLUMN {pairs[0][1]} TO "
+                f"{pairs[0][0]}"
             ) from error
 
     def _agree(self, plan: Plan, cause: SourceError | None = None) -> None:
@@ -567,7 +582,7 @@ class ViewGroup:
             cost = Cost(plan.rows, seconds, forecast, first)
             programs = self._record.programs
             if first or on_change == "extend" or not programs:
-                programs = digests(self._wiring.frames, flow._base)
+                programs = digests(flow, self._wiring.frames)
             self._write(replace(
                 self._record, offsets=offsets, rebuild="", queries=self._queries(),
                 columns=recorded_columns(flow._sources.columns()), programs=programs,

@@ -100,7 +100,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "text_reader text_subqueries text_tables text_values translation"
     ).split()),
     "views": frozenset(
-        "forecast folder group keys materialized program record reports target".split()
+        "columns forecast folder group keys materialized program record reports target".split()
     ),
     "__init__": frozenset(),
     "__main__": frozenset(),
