@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from pyspark_diff.trace.credentials import set_credentials
     from pyspark_diff.trace.unity import UnityCredentials
     from pyspark_diff.views.forecast import Plan
-    from pyspark_diff.views.group import Refreshed
     from pyspark_diff.views.materialized import MaterializedView, materialized_view
+    from pyspark_diff.views.reports import Refreshed
 
 __version__ = "0.1.0"
 
@@ -110,7 +110,7 @@ _HOMES = {
     "Progress": "engine.progress",
     "REASONS": "reasons",
     "Reason": "reasons",
-    "Refreshed": "views.group",
+    "Refreshed": "views.reports",
     "RepeatedTokenError": "errors",
     "ReservedNameError": "errors",
     "RunningStep": "dataflow.background",

@@ -109,11 +109,7 @@ class TableSource(Source):
         old = {new: name for name, new in source._new_names.items()}
         added = sorted({old.get(name, name) for name in self._used or ()} - {*columns.names})
         if added:
-            raise SourceError(
-                f"the columns of {self._called()} have changed: {', '.join(added)} was added, and "
-                f"the query uses it. Nothing was read. {self.undo}; or open the dataflow anew with "
-                "on_change='extend', which reads this table again"
-            )
+            raise self._columns_changed(f"{', '.join(added)} was added, and the query uses it")
         source._check_columns(now)
         return source
 
@@ -202,11 +198,7 @@ class TableSource(Source):
         known = self._known()
         changed = differences(known, now, renamed)
         if changed is not None:
-            raise SourceError(
-                f"the columns of {self._called()} have changed: {changed}. Nothing was "
-                f"read. {self.undo}; or open the dataflow anew: with a store, "
-                "on_change='extend' reads this table again, and on_change='rebuild' all tables"
-            )
+            raise self._columns_changed(changed)
         names = frozenset(known.names)
         left_out = tuple(name for name in now.names if name not in names | self._unused)
         if left_out and left_out != self._left_out:
@@ -216,6 +208,13 @@ class TableSource(Source):
                 self._called(), ", ".join(left_out),
             )
         self._left_out = left_out
+
+    def _columns_changed(self, changes: str) -> SourceError:
+        return SourceError(
+            f"the columns of {self._called()} have changed: {changes}. Nothing was read. "
+            f"{self.undo}; or open the dataflow anew: with a store, on_change='extend' reads this "
+            "table again, and on_change='rebuild' all tables"
+        )
 
     def _narrowed(self, frame: DataFrame, extra: Sequence[str] = ()) -> DataFrame:
         """The columns of the source in a frame, and some others; case may have changed."""

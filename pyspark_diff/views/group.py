@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -52,13 +52,8 @@ from pyspark_diff.views.program import (
     whole_reason,
 )
 from pyspark_diff.views.record import Cost, Record, RecordFile
-from pyspark_diff.views.reports import ViewReport, append_log, check_log, emit_metrics
-from pyspark_diff.views.target import (
-    Written,
-    begin_target,
-    check_target,
-    create_target,
-)
+from pyspark_diff.views.reports import Refreshed, ViewReport, append_log, check_log, emit_metrics
+from pyspark_diff.views.target import Written, begin_target, check_target, create_target
 
 _logger = logging.getLogger("pyspark_diff")
 
@@ -67,46 +62,6 @@ _HISTORY = "-- history: scd2\n"
 
 Policy = Literal["strict", "incremental", "auto"]
 Approve = Callable[[Plan], bool]
-
-
-@dataclass(frozen=True)
-class Refreshed:
-    """The rows, seconds and recomputed parts of a refresh.
-
-    Parameters
-    ----------
-    changed : bool
-        Whether a source had changed.
-    rows_in : int
-        Rows that came from sources, as the forecast counts them.
-    rows_out : mapping of str to int
-        Changed rows of each target, an update counting twice; targets that did not change are left
-        out.
-    seconds : float
-    recomputed : tuple of str
-        The parts that were read or computed as a whole, each with its reason.
-    versions : mapping of str to object
-        The version up to which each source was read.
-    views : tuple of ViewReport
-        The report of each view; empty if nothing changed.
-    """
-
-    changed: bool
-    rows_in: int
-    rows_out: Mapping[str, int]
-    seconds: float
-    recomputed: tuple[str, ...]
-    versions: Mapping[str, Any]
-    views: tuple[ViewReport, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.changed:
-            return f"no source has changed ({self.seconds:.1f} s)"
-        outs = ", ".join(f"{name}: {rows}" for name, rows in self.rows_out.items()) or "none"
-        lines = [f"{self.rows_in} rows in, rows out {outs}, {self.seconds:.1f} s"]
-        if len(self.views) > 1:
-            lines += [f"  {report}" for report in self.views]
-        return "\n".join([*lines, *(f"  recomputed {part}" for part in self.recomputed)])
 
 
 class ViewGroup:
@@ -633,23 +588,6 @@ class ViewGroup:
                 time="_time", diff="_diff", on_change=on_change, strict=self.policy == "strict",
             )
         return self._flow
-
-
-def check_views(views: Sequence[View]) -> None:
-    """Refuse views that have no target or no query of their own."""
-    for view in views:
-        if not isinstance(view.query, str) or not view.query.strip():
-            raise SchemaError(
-                f"the query of view {view.target!r} is {view.query!r}; pass a SELECT as text"
-            )
-        if view.history not in (None, "scd2"):
-            raise SchemaError(
-                f"view {view.target!r} has history={view.history!r}; pass 'scd2', or leave it out"
-            )
-    targets = [identifier(view.target) for view in views]
-    for target in targets:
-        if targets.count(target) > 1:
-            raise SchemaError(f"two views have the target {target}; give each its own")
 
 
 def _leaf_name(plan: Any) -> str:

@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.views.forecast import Plan
-from pyspark_diff.views.group import Approve, Policy, Refreshed, ViewGroup, check_views
-from pyspark_diff.views.program import View
+from pyspark_diff.views.group import Approve, Policy, ViewGroup
+from pyspark_diff.views.program import View, check_views
+from pyspark_diff.views.reports import Refreshed
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_diff.dataflow.source import Source
-from pyspark_diff.errors import SourceError, UnsupportedQueryError
+from pyspark_diff.errors import SchemaError, SourceError, UnsupportedQueryError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.query.dataflow import Dataflow
 from pyspark_diff.query.form import Relation
@@ -246,3 +246,20 @@ def program_of(views: Sequence[View], sink_name: Callable[[View], str],
             collection.sink(name, sink)
 
     return program
+
+
+def check_views(views: Sequence[View]) -> None:
+    """Refuse views that have no target or no query of their own."""
+    for view in views:
+        if not isinstance(view.query, str) or not view.query.strip():
+            raise SchemaError(
+                f"the query of view {view.target!r} is {view.query!r}; pass a SELECT as text"
+            )
+        if view.history not in (None, "scd2"):
+            raise SchemaError(
+                f"view {view.target!r} has history={view.history!r}; pass 'scd2', or leave it out"
+            )
+    targets = [identifier(view.target) for view in views]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise SchemaError(f"two views have the target {target}; give each its own")

@@ -9,7 +9,7 @@ once. A failure of one of them is a warning in the log, since the targets are al
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -60,6 +60,46 @@ class ViewReport:
             f"{self.view}: {self.rows_in} rows in, {self.rows_out} rows out, "
             f"{self.write_seconds:.1f} s to write"
         )
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """The rows, seconds and recomputed parts of a refresh.
+
+    Parameters
+    ----------
+    changed : bool
+        Whether a source had changed.
+    rows_in : int
+        Rows that came from sources, as the forecast counts them.
+    rows_out : mapping of str to int
+        Changed rows of each target, an update counting twice; targets that did not change are left
+        out.
+    seconds : float
+    recomputed : tuple of str
+        The parts that were read or computed as a whole, each with its reason.
+    versions : mapping of str to object
+        The version up to which each source was read.
+    views : tuple of ViewReport
+        The report of each view; empty if nothing changed.
+    """
+
+    changed: bool
+    rows_in: int
+    rows_out: Mapping[str, int]
+    seconds: float
+    recomputed: tuple[str, ...]
+    versions: Mapping[str, Any]
+    views: tuple[ViewReport, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"no source has changed ({self.seconds:.1f} s)"
+        outs = ", ".join(f"{name}: {rows}" for name, rows in self.rows_out.items()) or "none"
+        lines = [f"{self.rows_in} rows in, rows out {outs}, {self.seconds:.1f} s"]
+        if len(self.views) > 1:
+            lines += [f"  {report}" for report in self.views]
+        return "\n".join([*lines, *(f"  recomputed {part}" for part in self.recomputed)])
 
 
 def check_log(spark: SparkSession, table: str) -> None:

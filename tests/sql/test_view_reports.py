@@ -8,8 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pyspark_diff.views.group import Refreshed
-from pyspark_diff.views.reports import ViewReport, append_log, emit_metrics
+from pyspark_diff.views.reports import Refreshed, ViewReport, append_log, emit_metrics
 
 REPORTS = (
     ViewReport("gold.a", 3, 2, 1.5, 0.25, ()),
