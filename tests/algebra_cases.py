@@ -2,8 +2,8 @@
 
     python tests/algebra_cases.py
 
-They are `pyspark_diff/times.py`, the columns of `pyspark_diff/kernels/`, and `scala-bridge/`. What
-is right is worked out here from the definitions, without any of them, by looking at all there is.
+They are `pyspark_diff/times.py`, the columns of `pyspark_diff/kernels/`, and `scala-bridge/`. The
+expected results are computed here from the definitions, by enumeration and without their code.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pyspark_diff
 from pyspark_diff import Dataflow, graphs
 
 NODES, EDGES, CAP = 2_000, 200_000, 45
-#: Seconds within which whoever waits is met, also on a slow machine.
+#: The longest wait in seconds, also on a slow machine.
 WAIT = 600
 
 
@@ -29,7 +29,7 @@ def executor_above(pid):
 
 
 def once(folder, name):
-    """Where it is armed, the first task that comes here names its executor, and waits for its end.
+    """If armed, the first task that comes here names its executor, and waits for its end.
     """
     marker = Path(folder) / name
     if Path(folder, f"{name}, armed").exists() and not marker.exists():

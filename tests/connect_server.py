@@ -1,4 +1,4 @@
-"""A Spark Connect server of the tests' own, in a process beside, with its log in a file.
+"""A Spark Connect server of the tests' own, in another process, with its log in a file.
 
 The tests with PYSPARK_DIFF_CONNECT=1 share one, each process of theirs; `ci/connect` sets that.
 """
@@ -23,7 +23,7 @@ WANTED = os.environ.get("PYSPARK_DIFF_CONNECT") == "1"
 #: By these PySpark takes a process for a client of Connect, once it has been one.
 _SET_BY_CONNECT = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
 
-#: What is taken apart has to be written as columns over Connect.
+#: SQL text that the library parses has to be written as columns over Connect.
 in_sql_text = pytest.mark.classic_only(
     "SQL text is taken apart, and a client of Connect has no parser"
 )

@@ -2,9 +2,9 @@
 
 For each kind of fault, each place and each k up to the number of places in a step without a fault:
 
-    the step succeeds, or raises an error of the kind that it should and changes nothing
-    run again it succeeds, and so does the step after it
-    at every time the answers are those of an oracle, and every file is one that the state names
+    The step succeeds, or raises an error of the expected kind and changes nothing.
+    Run again it succeeds, and so does the step after it.
+    At every time the answers are those of an oracle, and the state names every file.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ HANGS = 300.0
 LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1400]"
 
 Update = tuple[Record, int, int]
-#: From the inputs as they stand to what an output is.
+#: From the present inputs to the expected output.
 Oracle = Callable[[dict[str, Collection]], Collection]
 
 
-# The program, and what it gives when it is worked out from nothing.
+# The program, and an oracle that computes its outputs from the inputs alone.
 
 
 INPUTS = {"edges": "src long, dst long", "prices": "src long, price long", "roots": "node long"}
@@ -87,7 +87,7 @@ FAULTY = 2
 
 
 def totals_of(now: dict[str, Collection]) -> Collection:
-    """The join and the aggregate: what the edges of each source cost."""
+    """The join and the aggregate: the total price of the edges of each source."""
     found = Counter[int](), Counter[int]()
     for (source, _), edges in now["edges"].items():
         for (priced, price), prices in now["prices"].items():
@@ -108,7 +108,7 @@ def reached_from(now: dict[str, Collection]) -> Collection:
 
 
 def collections(flow: Dataflow) -> dict[Oracle, Any]:
-    """The program: a join with an aggregate, and a loop, by what they are to be."""
+    """The program: a join with an aggregate, and a loop, by their oracles."""
     edges, prices, roots = (flow.input(name, schema)[0] for name, schema in INPUTS.items())
     edges = edges.arrange_by_key("src")
     totals = edges.join(prices, "src").groupBy("src").agg(
@@ -123,10 +123,10 @@ def collections(flow: Dataflow) -> dict[Oracle, Any]:
 
 
 class Subject:
-    """A dataflow that meets faults, what was handed in, and what it has shown.
+    """A dataflow that meets faults, the updates of its inputs, and its emitted updates.
 
-    Steps before the one that meets the fault are run on the driver, which takes no time; so is the
-    one behind it, which reads what the tasks have written.
+    Steps before the one that meets the fault run on the driver, which is fast. So does the next
+    step, which reads the files of the tasks.
     """
 
     def __init__(self, spark: Any, root: Path):
@@ -141,7 +141,7 @@ class Subject:
         self.steps = 0
 
     def feed(self) -> None:
-        """Hand in what the next step is to process; some of it as a frame."""
+        """Hand in the updates of the next step, some of them as a frame."""
         for name, updates in STEPS[self.steps].items():
             session = self.sessions[name]
             self.history[name] += updates
@@ -164,7 +164,7 @@ class Subject:
         self.flow.runner = "spark"
 
     def go_on(self) -> None:
-        """The step behind it."""
+        """Take the next step."""
         self.flow.runner = "local"
         self.feed()
         assert self.flow.step(), "the next step has nothing to do"
@@ -278,12 +278,12 @@ KINDS = [
 
 
 class Wrong(Exception):
-    """What a fault has broken."""
+    """A law that a fault has broken."""
 
 
 @dataclass
 class Tally:
-    """What became of the runs of one kind at one place."""
+    """The outcomes of the runs of one kind at one place."""
 
     master: str
     kind: str
@@ -314,12 +314,12 @@ def run_with(spark: Any, kind: Kind, place: str, number: int, root: Path) -> str
         except Exception as found:
             raise Wrong(f"after {error!r}: {found}") from found
     if os.path.exists(subject.flow._storage.root):
-        raise Wrong("the dataflow's directory is left behind")
+        raise Wrong("the dataflow's directory is still there")
     return "right" if error is None else "failed"
 
 
 def met(subject: Subject, fault: Fault) -> BaseException | None:
-    """What a step raises in which a fault is about."""
+    """The error of a step that may meet the fault."""
     state = subject.flow._state
     files = files_of(subject.flow)
     interrupted = []
@@ -362,9 +362,9 @@ def met(subject: Subject, fault: Fault) -> BaseException | None:
 def no_job(spark: Any, since: float) -> None:
     """Jobs of a step that was interrupted come to an end."""
     if is_remote():
-        # A server tells of no jobs, but which work of the session it has ended now.
+        # A server lists no jobs, but interruptAll returns the operations that it has ended.
         if spark.interruptAll():
-            raise Wrong("what was interrupted still runs")
+            raise Wrong("an interrupted job still runs")
         return
     status = spark.sparkContext.statusTracker()
     while status.getActiveJobsIds():
@@ -374,7 +374,7 @@ def no_job(spark: Any, since: float) -> None:
 
 
 def judge(subject: Subject, kind: Kind, error: BaseException | None) -> None:
-    """Whether the step did what it should; it is run again if it failed."""
+    """Check the outcome of a step, and run the step again if it failed."""
     if error is None and not kind.right:
         raise Wrong("the step succeeded")
     if error is None:
@@ -432,7 +432,7 @@ def spark_on(master: str, folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, where one may be made; else there is nothing to fill."""
+    """A file system of a few megabytes if a mount is allowed, else there is nothing to fill."""
     small = folder / "small"
     small.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)]
@@ -624,7 +624,7 @@ BUGS: list[tuple[Callable[[], Any], str, str]] = [
 
 
 def self_check() -> int:
-    """Seed bugs one after another; gives the number of those that are not found."""
+    """Seed bugs one after another; return the number of undetected ones."""
     missed = 0
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         with spark_on(LOCAL, Path(folder)) as spark:
@@ -658,11 +658,11 @@ def main() -> int:
     parser.add_argument(
         "--self-check", action="store_true", help="show that seeded bugs of the library are found"
     )
-    # What a process is told by the one that started it.
+    # The arguments that a parent process passes.
     parser.add_argument("--part", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # Whoever ends this ends it with all that it has mounted and started.
+    # A signal to end also ends the processes that this one started, and unmounts.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if options.self_check:
         return 1 if self_check() else 0

@@ -1,9 +1,8 @@
 """Small stores as each version of the format has written them: tests/golden/<format>/.
 
-    python tests/golden_stores.py     makes those of this version, where there are none yet
+    python tests/golden_stores.py     makes those of this version, if there are none yet
 
-Once a version is released its stores are never made again: whoever has such a store wants to open
-it with every later version.
+Once a version is released its stores are never made again: every later version must open them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def program(flow: Dataflow) -> None:
-    """No Python functions: what they are compiled to differs from one Python to the next."""
+    """No Python functions: their byte code differs from one Python to the next."""
     people, _ = flow.input("people", "k long, name string")
     visits, _ = flow.input("visits", "k long, place string, at timestamp")
     prices, _ = flow.input("prices", "item string, price decimal(10,2)", key="item")
@@ -35,7 +34,7 @@ def open_store(spark: Any, root: str) -> Dataflow:
     )
 
 
-#: What is in it, at the last time.
+#: The collections of the store at the last time.
 EXPECTED: dict[str, Counter[tuple[Any, ...]]] = {
     "joined": Counter({
         (n, f"name {n}", f"place {n % 3}"): 1 for n in range(10) if n != 4

@@ -1,6 +1,6 @@
-"""What tests/connectors/test_iceberg.py runs, in a Spark that knows Iceberg.
+"""The cases of tests/connectors/test_iceberg.py, in a Spark that knows Iceberg.
 
-    the table at snapshot s  +  what a source gives from s to t  =  the table at snapshot t
+    the table at snapshot s  +  the changes of a source from s to t  =  the table at snapshot t
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def table(spark, request):
 
 
 class Read:
-    """A source of a table, and what it has given."""
+    """A source of a table, and the changes that it has returned."""
 
     def __init__(self, spark, table, **given):
         self.spark, self.table, self.source = spark, table, iceberg(table, **given)
@@ -140,7 +140,7 @@ def test_gaps_are_told_or_bridged(spark, table):
               "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => {})")
     spark.sql(expire.format(1))
     gap("they have expired")
-    # The one that was read may expire, if those after it are there.
+    # The last snapshot read may expire if the later ones exist.
     spark.sql(f"INSERT INTO {table} VALUES (5, 'e')")
     spark.sql(expire.format(1))
     assert [len(change[0]) for change in lenient.on().changes] == [0, 1]
@@ -171,7 +171,7 @@ def test_delete_files_are_told(spark, table):
     with pytest.raises(SourceError, match="(?s)delete files.*SET TBLPROPERTIES") as raised:
         strict.on()
     assert isinstance(lenient.on().changes[0], Whole)
-    # What it says to do does it, from the next time on.
+    # The remedy of the message works, from the next read on.
     for statement in str(raised.value).partition("ALTER TABLE")[2].split("; and ")[0].split(
         " makes no more of them, and "
     ):
@@ -216,7 +216,7 @@ def test_other_columns_are_refused(spark, table, statement, told):
 
 
 def test_what_others_write_is_seen(spark, table):
-    """A catalog keeps tables that it has seen, for as long as it is asked for them."""
+    """A catalog caches a table while readers ask for it."""
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg")
     reader, other = Read(spark, table), spark.newSession()
     for number in range(3):

@@ -1,9 +1,10 @@
-"""A program that is killed while it steps: what it says is complete, and what it has handed over.
+"""A program that is killed while it steps: its reported frontiers, and its emitted updates.
 
     python live_program.py FOLDER
 
 A thread writes down the frontier that `progress` and the bridge report, again and again; each line
-goes out before the next look. Consumers write down what they are given, and that is there first.
+goes out before the next look. Consumers write down the updates that they receive, before the
+frontier.
 """
 
 import os
@@ -30,7 +31,7 @@ def main(folder: str) -> None:
 
         def look() -> None:
             while True:
-                # The frontiers, and last what the probe says of each time.
+                # The frontiers, and last that of the probe.
                 at, bridge = flow.progress().frontier, flow._live.frontier()
                 ends = [f.bound for f in (at, bridge, probe.frontier()) if f is not None]
                 os.write(said, f"{max(ends)}\n".encode())

@@ -1,7 +1,7 @@
-"""A dataflow in a store over a long time, and a model that tells what it holds.
+"""A dataflow in a store over a long time, and a model of its collections.
 
-    whatever was done to it, and however often it ended, each collection is at each time that can be
-    read what a dictionary makes of the updates that were taken
+    After any actions and restarts, each collection at each readable time equals the one that a
+    dictionary computes from the committed updates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_diff import Dataflow, NotReadableError, thresholds
 from pyspark_diff.dataflow.stored import StateReader
 
 RETAIN = 5
-#: Files and folders of the store, at most: what five commits stand on, and what they left.
+#: Files and folders of the store, at most: those that five commits use, and their remains.
 MOST_FILES = 600
 
 Records = Counter[tuple[Any, ...]]
@@ -61,13 +61,13 @@ OUTPUTS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Records, Records],
 
 @dataclass(frozen=True)
 class Kept:
-    """What a collection is at a commit.
+    """A collection at a commit.
 
     Parameters
     ----------
     frontier : int
     known : int
-        Where it came late, from when on it is known at the latest.
+        For a late collection, the latest time at which it may first be known.
     records : Records
         At its latest complete time.
     """
@@ -94,16 +94,16 @@ class LongRun:
         self.names = ["a", "b", "joined"]
         #: Collections that no step has reached.
         self.fresh: set[str] = set(self.names)
-        #: From when on each can be known at the latest, whatever has been complete since: what came
-        #: late is made of inputs as they were kept then, of which one may be ahead of the other.
+        #: The latest time at which each may first be known. A late collection reads the
+        #: inputs that were kept then, and one input may be ahead of the other.
         self.known = dict.fromkeys(self.names, 0)
         self.taken: dict[str, list[Update]] = {"a": [], "b": []}
         self.given: dict[str, list[Update]] = {"a": [], "b": []}
         #: Up to where inputs were advanced, and where the last commit has that.
         self.now, self.stood = {"a": 0, "b": 0}, {"a": 0, "b": 0}
-        #: By commit what its collections were, and which were new.
+        #: By commit its collections, and the names of new ones.
         self.past: dict[int, tuple[dict[str, Kept], frozenset[str]]] = {-1: ({}, frozenset())}
-        #: What they are after the last step.
+        #: The collections after the last step.
         self.here: dict[str, Kept] = {}
         self.readers: list[StateReader] = []
         self.held: list[tuple[Any, str, int]] = []
@@ -138,7 +138,8 @@ class LongRun:
         return self.flow._store.last.number
 
     def check_past(self, reader: Any, what: str) -> None:
-        """See what a reader finds at its commit; that of an opening has what the one before has."""
+        """Check the collections of a reader. A commit of an opening has those of the one
+        before."""
         past, new = self.past[max(number for number in self.past if number <= reader.commit)]
         found = set(reader)
         if not set(past) <= found <= {*past, *new}:
@@ -148,14 +149,14 @@ class LongRun:
             self.expect_last(reader[name], kept, f"{name} {what}")
 
     def note(self) -> None:
-        """Note what the commit of a step, or of what was discarded, has: what the program has no
-        more is not in it, and what is new before a step only where it was there until lately."""
+        """Note the collections of the commit of a step or a discard. Removed ones are not
+        in it. Before a step it has a new one only if an earlier commit had it."""
         here = {name: kept for name, kept in self.here.items()
                 if name in self.names and name not in self.fresh}
         self.past[self.last()] = here, frozenset(self.fresh)
 
     def kept(self, name: str) -> Kept:
-        """What a collection is after the last step."""
+        """A collection after the last step."""
         frontier = self.frontier(name)
         return Kept(frontier, self.known[name], self.expected(name, frontier - 1))
 
@@ -181,8 +182,8 @@ class LongRun:
             raise Wrong(f"{what}: {found!r} and not {expected!r}"[:900])
 
     def expect_last(self, collection: Any, kept: Kept, what: str) -> None:
-        """The latest complete time can be read; but what came late is not known at times that what
-        it is made of was not kept at, and says so until it has come further."""
+        """The latest complete time can be read. A late collection is unknown at times at
+        which its inputs were not kept, and raises an error until its frontier is later."""
         arrangement, time = arrangement_of(collection), kept.frontier - 1
         self.expect(arrangement.trace.upper.bound, kept.frontier, f"frontier of {what}")
         self.expect(readable(arrangement, kept.frontier), False, f"{what} beyond its frontier")
@@ -247,8 +248,8 @@ class LongRun:
         self.check()
 
     def know(self) -> None:
-        """From when on the next step finds what is new: as late as the latest of what all of that
-        is made of."""
+        """Set the time from which the next step knows the new collections: the latest of
+        the times of all their sources."""
         old = set(self.names) - self.fresh
         if self.fresh and old:
             sources = {source for name in self.fresh for source in OUTPUTS[name][2]}
@@ -391,12 +392,12 @@ ACTIONS = {
 
 
 def _persistent(spark: Any) -> int:
-    """How many RDDs are persistent; a server does not tell."""
+    """The number of persistent RDDs; a server does not report it."""
     return 0 if is_remote() else spark.sparkContext._jsc.getPersistentRDDs().size()
 
 
 def run(spark: Any, root: str, actions: int, seed: int = 0) -> Counter[str]:
-    """Take many actions; gives how often each was taken, and what was there at the end."""
+    """Take many actions; return the count of each, and the sizes at the end."""
     before = _persistent(spark)
     with thresholds.using(in_memory_rows_max=4, tombstones_max=10):
         long = LongRun(spark, root, seed)

@@ -1,8 +1,8 @@
 """Run by ci/nights: jobs that read sources and give sinks are ended, or fail, wherever they can be.
 
-After each of them the job is opened again and catches up, and whatever has happened:
+After each of them the job is opened again and catches up. Then:
 
-    what the target holds, added up  =  the view, worked out anew from all that the source has
+    the sum of the target's updates  =  the view, computed anew from the whole source
     an epoch that comes twice is the same both times
 """
 
@@ -49,8 +49,8 @@ Row = tuple[Any, ...]
 class Feed:
     """Changes of two tables, as lines of a file each.
 
-    Of customers the newest line of a key stands; orders come and go, and to read a line of them
-    twice makes a difference.
+    The newest line of a customer replaces older ones. Orders come and go, and an order line
+    that is read twice changes the result.
     """
 
     def __init__(self, folder: Path):
@@ -73,7 +73,7 @@ class Feed:
             file.write("".join(json.dumps(one) + "\n" for one in changes).encode())
 
     def night(self, number: int, seed: int = 0) -> None:
-        """What comes between two nights: new, changed, same and deleted rows, some twice."""
+        """The changes between two nights: new, changed, same and deleted rows, some twice."""
         chance = random.Random(100 * seed + number)
         orders, customers = [], []
         there = self.orders()
@@ -169,7 +169,7 @@ class Written(Sink):
 
 
 def standing(folder: Path) -> Counter[Row]:
-    """What the files of a target add up to."""
+    """The sum of the files of a target."""
     found: Counter[Row] = Counter()
     for path in sorted(folder.glob("*.json")):
         for *row, _, diff in json.loads(path.read_text()):
@@ -267,7 +267,7 @@ def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
 
 
 def failing_calls(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """The k-th call of a source or a sink fails, before or behind what it does, once or often."""
+    """The k-th call of a source or a sink fails, before or after its work, once or often."""
     for where in "reads", "writes", "wrote":
         tally = Tally(f"calls that fail: {where}")
         for seed in range(options.seeds):
@@ -316,7 +316,7 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
 
     def emptied(at: Path) -> str | None:
         (at / "1.json").write_text("")
-        return None  # as one that is taken away: what was read of it stays
+        return None  # like a removed file: rows that were read from it stay
 
     def evolved(at: Path) -> str | None:
         put("2.json", {"op": "c", "id": "text", "s": [1]}, at=at)
@@ -378,7 +378,7 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
 
 
 def child(base: Path, nights: int) -> None:
-    """A process whose sinks are written by Spark; it tells when it is done."""
+    """A process whose sinks are written by Spark; it reports its end."""
     feed = Feed(base / "source")
     spark = pyspark_diff.session("nights", conf={
         "spark.ui.enabled": False, "spark.local.dir": str(base / "local"),

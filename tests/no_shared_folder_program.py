@@ -44,7 +44,7 @@ class Keys:
 
 
 def line_in(log, pattern):
-    """What a pattern finds in a log that a process writes."""
+    """The match of a pattern in a log that a process writes."""
     for _ in range(10 * WAIT):
         found = re.search(pattern, log.read_text()) if log.exists() else None
         if found:

@@ -1,7 +1,7 @@
-"""The oracle: what a program gives at one time, worked out from nothing on plain Counters.
+"""The oracle: the collections of a program at one time, computed on plain Counters.
 
     accumulate(updates, t)[r] = sum(diff of the updates of r whose time is at most t)
-    evaluate(program, inputs)[i] = what node i gives for the inputs as they stand at one time
+    evaluate(program, inputs)[i] = the collection of node i for the inputs at one time
 
 It shares no code with the library. A collection is a Counter from a record (a tuple) to its
 multiplicity, which is never zero and may be negative. Records are normalised, so that they are
@@ -19,10 +19,10 @@ from typing import Any, Callable, Iterable
 Record = tuple[Any, ...]
 Collection = Counter[Record]
 Columns = tuple[tuple[str, str], ...]
-#: Of times, or of each of their fields.
+#: A length of time, or one length for each field of struct times.
 Interval = Any
 
-#: Stands for every NaN; a NaN of Python does not even equal itself.
+#: Replaces every NaN; a NaN of Python does not even equal itself.
 NAN = "NaN"
 
 
@@ -37,7 +37,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Program:
-    """Node i is the i-th input, or behind them the operators in order; they may share nodes."""
+    """Node i is the i-th input, or after them the operators in order; they may share nodes."""
 
     inputs: tuple[Columns, ...]
     ops: tuple[Op, ...]
@@ -45,7 +45,7 @@ class Program:
 
 
 def normal(value: Any) -> Any:
-    """The value that stands for all that Spark groups with this one."""
+    """The representative of all values that Spark groups with this one."""
     if isinstance(value, (tuple, list)):
         return tuple(normal(part) for part in value)
     if isinstance(value, float):
@@ -111,7 +111,7 @@ REDUCES: dict[str, Callable[[Record, list[tuple[Record, int]]], list[Record]]] =
 CONDITIONS: dict[str, Callable[[Any, Any], bool]] = {
     "null": lambda value, _: value is None,
     "not null": lambda value, _: value is not None,
-    # Of an unknown value nothing is true; NaN equals NaN and is larger than all numbers.
+    # No condition holds for a null. NaN equals NaN and is larger than all numbers.
     "equal": lambda value, than: value is not None and value == normal(than),
     "less": lambda value, than: value is not None and value != NAN and value < than,
 }
@@ -130,7 +130,7 @@ def expression_type(name: str, kind: str) -> str:
 
 
 def free(name: str, taken: Iterable[str]) -> str:
-    """The name, with as many letters behind it as make it none of others."""
+    """The name, with letters appended until it differs from all others."""
     while name in set(taken):
         name += "x"
     return name
@@ -153,7 +153,7 @@ def guard(op: Op) -> str | None:
     if op.name == "groupBy" and any(a[0] == "collect_list" for a in op.args[1]):
         return "cap"
     if op.name == "groupBy":
-        # What these make of values that were removed too often is not said anywhere.
+        # Averages and truths are undefined for records with negative counts.
         truth = any(a[0] in ("avg", "bool_and", "bool_or") for a in op.args[1])
         return "positive" if truth or op.args[2] else None
     if op.name == "window":
@@ -241,7 +241,7 @@ def _shared(op: Op) -> tuple[str, ...]:
 
 
 def _joined_columns(op: Op, left: Columns, right: Columns) -> Columns:
-    """Those of the right side get another name where the left side has it."""
+    """A column of the right side gets another name if the left side has its name."""
     using = op.args[0] if op.name == "join" else ()
     found = [(n, dict(left)[n]) for n in using] + [(n, k) for n, k in left if n not in using]
     if op.name != "crossJoin" and op.args[-1] in HALVES:
@@ -267,8 +267,8 @@ def evaluate(
     program: Program, inputs: list[Collection],
     earlier: Callable[[Interval], list[Collection]] | None = None,
 ) -> list[Collection]:
-    """Each node's collection at the time at which the inputs stand as given; ``earlier`` tells them
-    some time before, where there are operators that want to know."""
+    """Each node's collection for these inputs. ``earlier`` returns the collections some time
+    before, for operators that need them."""
     columns = columns_of(program)
     nodes = list(inputs)
     for op in program.ops:
@@ -327,7 +327,8 @@ def _evaluate(
     first, names = of[0], names_of[0]
 
     def mapped(function: Callable[[Record], Iterable[Record]], factor: int = 1) -> Collection:
-        """What a function from one record to several gives; each counts as often as its origin."""
+        """The results of a function from one record to several; each has the count of its
+        origin."""
         return total((new, n * factor) for old, n in first.items() for new in function(old))
 
     def value(record: Record, column: str) -> Any:
@@ -521,7 +522,7 @@ def _top(
     return +found
 
 
-#: The types of windows, where they are not those of the column.
+#: The types of windows, if they differ from the column's type.
 WINDOW_TYPES = {
     "row_number": "int", "rank": "int", "dense_rank": "int", "sum": "bigint", "count": "bigint",
     "places": "int",
@@ -602,7 +603,7 @@ def _join(op: Op, of: list[Collection], names_of: list[list[str]]) -> Collection
 
     there = _groups(of[1], theirs, [pair[1] for pair in pairs])
     inner: Collection = Counter()
-    #: Of each record the number of its matches on the other side.
+    #: The number of matches of each record on the other side.
     matches: tuple[Collection, Collection] = (Counter(), Counter())
     for left, n in of[0].items():
         common = key(left, ours, 0)

@@ -1,7 +1,7 @@
-"""Test cases that need a Spark of their own: run by pytest in a process beside, and asked about.
+"""Test cases that need a Spark of their own: pytest runs them in another process.
 
-What makes a session know a format of tables is settled when its Spark starts, and changes how every
-query is planned. So the session that all other tests share does not have it.
+The table formats of a session are fixed when its Spark starts, and change the plan of every query.
+So the session that all other tests share does not have it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def names_of(cases: Path) -> list[object]:
 def spark_of(
     name: str, folder: Path, conf: Mapping[str, object]
 ) -> Iterator[SparkSession]:
-    """The session of such a process, which ends with it."""
+    """The session of this process, which ends with it."""
     spark = session(name, master="local[2]", memory="2g", conf={
         **conf,
         "spark.sql.shuffle.partitions": 2,
-        # What runs on five rows is not worth compiling.
+        # Queries over five rows are not worth compiling.
         "spark.sql.codegen.wholeStage": False,
         "spark.ui.enabled": False,
         "spark.local.dir": str(folder / "local"),

@@ -2,8 +2,8 @@
 
     local_frame(spark, rows, schema)  has the rows of  spark.createDataFrame(rows, schema)
 
-That one goes by an RDD of Python's, so that each query over it starts tasks and a Python worker,
-and moves the few rows by a shuffle for each join and each grouping. Over local rows in one
+``createDataFrame`` makes an RDD of Python's. Each query over it starts tasks and a Python worker,
+and shuffles the few rows for each join and each grouping. Over local rows in one
 partition a query is one task and no shuffle: measured, a third of the processor time.
 """
 

@@ -57,7 +57,7 @@ def col(name: str, alias: str = "") -> Column:
 
 
 def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
-    """One of these operators; None if it is none of them."""
+    """Apply an operator of this module; return None for any other."""
     name, args = op.name, op.args
     if guard(op):
         of = [frame.threshold(THRESHOLDS[str(guard(op))]) for frame in of]
@@ -217,7 +217,7 @@ def multiplies(program: Program) -> int:
 
 @st.composite
 def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | None:
-    """One of these operators on a node of a program; None if there is none for it."""
+    """Draw an operator of this module on a node of a program; None if none fits."""
     columns = columns_of(program)
     there, names = columns[of], [name for name, _ in columns[of]]
     few = multiplies(program) < 2
@@ -255,7 +255,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         by = tuple((n, draw(st.booleans())) for n in order)
         per = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=2))))
         function = draw(st.sampled_from(functions))
-        # Of places only the first ones may be wanted.
+        # A rank may be limited to the first places.
         first = function in ("row_number", "rank", "dense_rank") and draw(st.booleans())
         most = draw(st.integers(1, 3)) if first else None
         return Op(name, (of,), (function, column, by, per, free("w", names), most))
@@ -299,7 +299,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         what += ["near", "around", "apart"] * 2 if kinds[0] == "int" else []  # no sum is too large
         what += ["overlap"] * 3 if kinds == ("int", "int") else []
         residual = (draw(st.sampled_from(what)), a, b)
-        # What is compared can be found without an equality, unless it is a list.
+        # Compared columns need no equality of keys, unless they are lists.
         if residual[0] != "differ" and "array" not in kinds[0] and draw(st.booleans()):
             on = []
         residual = draw(st.sampled_from([residual, residual, ("not null", names[-1], "")]))

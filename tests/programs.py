@@ -1,7 +1,7 @@
 """Random programs and random ways of feeding them, and a run that is compared with the oracle.
 
     at every time t before the frontier:
-        accumulate(what was seen, t) == evaluate(program, inputs at t)
+        accumulate(emitted updates, t) == evaluate(program, inputs at t)
 """
 
 from __future__ import annotations
@@ -135,12 +135,12 @@ def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
     found = apply_op(op, of, made)
     if found is not None:
         return found
-    # The others have the library's names, and the other collections or column names as arguments.
+    # All other operators have the library's names, and collections or column names as arguments.
     return getattr(first, op.name)(*of[1:], *args)
 
 
 def iterated(op: Op, of: list[DiffFrame]) -> DiffFrame:
-    """A loop whose body is a program; what others it takes stay as they are."""
+    """A loop whose body is a program; its other inputs do not change."""
     times, style, body = op.args
 
     def turn(now: DiffFrame) -> DiffFrame:
@@ -197,7 +197,7 @@ def programs(
 ) -> Program:
     """A program of up to ``most`` operators; with ``whole``, one without sinks in the middle.
 
-    With ``meet``, there are inputs that meet in it, and only what is made of all of them is shown.
+    With ``meet``, several inputs meet in it, and it has only outputs that depend on all of them.
     """
     shape = draw(st.sampled_from(SHAPES))
     alike = [shape] * len(SHAPES)
@@ -297,7 +297,7 @@ def strangers(alike: list[int], of: int) -> list[int]:
 
 # Random ways of feeding a program.
 
-#: What is done before a step: (input, what, with what), in order.
+#: The actions before a step: (input, action, argument), in order.
 Actions = tuple[tuple[int, str, Any], ...]
 
 
@@ -306,10 +306,10 @@ def schedules(
     draw: st.DrawFn, inputs: tuple[Columns, ...], most: int = 5, frames: bool = False,
     lags: bool = False, discards: bool = False,
 ) -> tuple[Actions, ...]:
-    """What is done with the inputs before each step; with ``frames``, also with Spark frames.
+    """The actions on the inputs before each step; with ``frames``, also with Spark frames.
 
-    With ``lags``, inputs stay where they are for some steps, and the others go on; with
-    ``discards``, some of what has not been processed everywhere is dropped.
+    With ``lags``, some inputs do not advance for some steps. With ``discards``, some updates
+    that have not been processed everywhere are dropped.
     """
     pools = {columns: draw(pool(columns)) for columns in dict.fromkeys(inputs)}
     forms = ["rows", "rows", "rows", "dicts", "arrow", *(["frame"] if frames else [])]
@@ -382,7 +382,7 @@ def pool(columns: Columns) -> st.SearchStrategy[list[tuple[Any, ...]]]:
 
 @dataclass
 class Output:
-    """What an output node has shown, and its probe."""
+    """The emitted updates of an output node, and its probe."""
 
     node: int
     frame: DiffFrame
@@ -390,7 +390,7 @@ class Output:
     probe: Any
     #: The first time at which it is known: one that is added late knows no more of its past.
     first: int = 0
-    #: What the last step has shown, and what may be shown again.
+    #: The updates that the last step emitted, and those that may be emitted again.
     last: list[tuple[Any, int, int]] = field(default_factory=list)
     again: list[tuple[Any, int, int]] = field(default_factory=list)
 
@@ -401,9 +401,9 @@ class Run:
     Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files; and
     rows are treated then as many rows are. With few, operators work through few rows at once.
 
-    Outputs may be added ``late``, each before the step that is told; the nodes with numbers in
+    Outputs may be added ``late``, each before its step; the nodes with numbers in
     ``keeps`` are kept from the beginning. Inputs that are ``keyed`` have their first column as key:
-    what is inserted is upserted then, what is removed deleted, and an update is a new snapshot. For
+    insertions are upserts then, removals are deletions, and an update is a new snapshot. For
     others ``constants`` has the records.
 
     With a ``store`` each step is committed there, and before those steps that ``reopened`` has the
@@ -437,14 +437,14 @@ class Run:
             for i in range(len(program.inputs))
         ]
         self.closed = [i in constants for i in range(len(program.inputs))]
-        #: Of each keyed input the record of each key.
+        #: The record of each key, for each keyed input.
         self._records: dict[int, dict[Any, Any]] = {i: {} for i in keyed}
         #: Whether something was dropped since the last step.
         self._discarded = False
         #: Whether it goes on from what another one has written.
         self.shares_files = False
         self.outputs: list[Output] = []
-        #: The oracle's answers by time, for what was handed in before the last step.
+        #: The oracle's answers by time, for the updates before the last step.
         self._expected: dict[int, list[Any]] = {}
         self._options = options
         self._begin()
@@ -518,7 +518,7 @@ class Run:
         self.outputs += new
 
     def step(self, actions: Actions) -> None:
-        """Do what a schedule says, step, and check the law."""
+        """Take the actions of a schedule, step, and check the law."""
         if self._steps:
             if self._steps in self._reopened:
                 self._reopen()
@@ -537,12 +537,12 @@ class Run:
         for output, frontier, count in zip(self.outputs, before, counts):
             again, output.again = output.again, []
             if again and normal(output.seen[count:][:len(again)]) == normal(again):
-                # Nobody could say whether it had been shown that before the end came.
+                # Whether these updates had been emitted before the end is unknown.
                 del output.seen[count:count + len(again)]
             else:
                 again = []
             new = output.seen[count:]
-            # Where there was nothing to do, the last commit is still the one of before.
+            # After a step with nothing to do, the last commit is still the one before.
             output.last = (
                 new if self.flow._state.epoch > epoch else [*again, *output.last, *new]
             )
@@ -566,8 +566,9 @@ class Run:
         schedule: Sequence[Actions],
         refused: Sequence[str] = ("may look at the times", "loop"),
     ) -> None:
-        """Take all steps of a schedule and finish, up to what cannot be added late: what looks at
-        times, or into a loop that has run. The error has one of some texts then."""
+        """Take all steps of a schedule and finish, up to an output that cannot be added
+        late: one that reads times, or a loop that has run. The error has one of some texts
+        then."""
         try:
             for actions in schedule:
                 self.step(actions)
@@ -605,7 +606,7 @@ class Run:
             getattr(session, what)(formed(self.spark, form, rows, columns))
 
     def _discard(self, number: int, where: str | None) -> None:
-        """Drop what waits of a plain input, and forget that it was handed in."""
+        """Drop the waiting updates of a plain input, and forget them."""
         session = self.sessions[number]
         if session is None or number in self._records:
             return
@@ -621,7 +622,7 @@ class Run:
                 self._discarded = True
 
     def _change(self, number: int, what: str, data: Any, now: int) -> None:
-        """What a keyed input is asked for."""
+        """Apply an action to a keyed input."""
         form, rows = data
         columns, records = self.program.inputs[number], self._records[number]
         if what == "update":
@@ -643,12 +644,12 @@ class Run:
         self.history[number] += [(row, now, 1) for row in after.values()]
 
     def _check_new(self, output: Output, frontier: int | None, new: list[Any]) -> None:
-        """What one step showed."""
-        # What is made of constants alone is complete from the beginning, and has its updates then.
+        """Check the updates that one step emitted."""
+        # A collection of constants alone is complete, and emits its updates, from the beginning.
         if frontier is None and self._constants and len(output.seen) == len(new):
             return
         assert self._discarded or frontier is not None or not new, "updates of what is complete"
-        # What was discarded is taken back where it was.
+        # Discarded updates are retracted at their own times.
         behind = bool(new) and (frontier is None or min(t for _, t, _ in new) < frontier)
         assert self._discarded or not behind, "updates behind the frontier"
         inputs = len(self.program.inputs)
@@ -688,7 +689,7 @@ class Run:
 
 
 def files_of(flow: Dataflow) -> set[str]:
-    """Everything that a dataflow has on disk but its lock, and what is held instead of a file."""
+    """The files of a dataflow except its lock, and the batches in memory instead of files."""
     root = flow._storage.root
     found = {str(path) for path in Path(root).rglob("*") if path.is_file()}
     found |= {path for path in held_batches._batches if path.startswith(root)}

@@ -1,7 +1,7 @@
 """Random programs in three physical forms, each compared with an oracle at every time.
 
-    step by step, all at once, and in a store that is closed or forgotten and opened again:
-    at each complete time each output is what the oracle makes of the updates up to then
+    Step by step, all at once, and in a store that is closed or forgotten and opened again.
+    At each complete time each output equals the oracle's, computed from the updates up to then.
 """
 
 from __future__ import annotations

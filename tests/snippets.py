@@ -1,6 +1,6 @@
 """The snippets of a page of the documentation: run one after the other, as a reader runs them.
 
-A block of text right below one is what it prints, line by line; the lines of one snippet may come
+A block of text right below a snippet is its output, line by line; the lines of one snippet may come
 in another order, as the rows of one time do.
 """
 

@@ -31,7 +31,7 @@ def s3_server() -> str:
 
 
 def environment() -> dict[str, str]:
-    """What tells a client of S3 where the server is, and who we are."""
+    """The address and credentials for a client of S3."""
     return {
         "AWS_ENDPOINT_URL": s3_server(),
         "AWS_ALLOW_HTTP": "true",

@@ -1,12 +1,12 @@
-"""Run by ci/support_matrix: what each operator keeps and what a change costs it, by running it.
+"""Run by ci/support_matrix: the state of each operator and its cost of a change, measured.
 
 Each operator is a program over two collections. It is run outside and inside of a loop, with
-structs as times, and in a store that is closed and opened again; where one is refused the page says
+structs as times, and in a store that is closed and opened again; if one is refused the page says
 so, and
 
     all answers of a program are the same, wherever it runs
 
-What the program gives is docs/support-matrix.md. No line of it is written by hand.
+The program writes docs/support-matrix.md. No line of it is written by hand.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def names() -> list[tuple[str, str]]:
     return [(group, name) for group, inner in programs().items() for name in inner]
 
 
-#: What comes first, and what changes then.
+#: The first records, and the later changes.
 P = [(n % 4, n % 6) for n in range(24)]
 Q = [(n % 5, n % 3 + 1) for n in range(10)]
 COMES, GOES = (2, 5), (3, 1)
@@ -236,7 +236,7 @@ def _in_a_loop(program: Program, p: DiffFrame, q: DiffFrame) -> DiffFrame:
 def standing(
     flow: Any, made: dict[str, DiffFrame], times: Sequence[Any] = (1, 2)
 ) -> dict[str, Answer]:
-    """What operators stand at after what comes first, and a change."""
+    """The answers of operators after the first records and a change."""
     load(flow, times[0])
     change(flow, times[1])
     return answers(made)
@@ -255,7 +255,7 @@ def change(flow: Any, time: Any) -> None:
 
 
 def answers(made: dict[str, DiffFrame]) -> dict[str, Answer]:
-    """What operators stand at."""
+    """The present answers of operators."""
     return {
         # Lists and the like can be counted as texts only.
         name: Counter(map(str, frame.at().collect())) for name, frame in made.items()
@@ -270,8 +270,7 @@ def inputs(flow: Any) -> tuple[DiffFrame, DiffFrame]:
 def _places(
     spark: Any, folder: str, runner: str, *, run: bool
 ) -> tuple[dict[str, tuple[dict[str, Answer], Any]], dict[str, Any]]:
-    """By places where operators can be what they stand at there, and what was refused; and what
-    is told of each."""
+    """By place of an operator its answers there and its refusals; and the explanation of each."""
     found: dict[str, Any] = {}
     told: dict[str, Any] = {}
     for place, around in (("plain", _plainly), ("loop", _in_a_loop)):
@@ -337,7 +336,7 @@ def rows(
     made = []
     for group, name in names():
         told = explained[name]
-        # What is kept for nothing but to read it is no part of the operator.
+        # An arrangement that only reads use is no part of the operator.
         parts = [one for one in told.operators if one.readers != ("at, to_df",)]
         keeps = sum(one.arranged_by is not None for one in parts)
         scopes = {reason.scope for reason in told.reasons}
@@ -403,7 +402,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="matrix-") as folder:
         standing_at: dict[str, Answer] = {}
         found = rows(spark, f"{folder}/local", like=standing_at)
-        # What is told, and the answers, do not depend on where work is done.
+        # The explanations and the answers do not depend on the runner.
         assert rows(spark, f"{folder}/spark", "spark", like=standing_at) == found
     spark.stop()
     PAGE.write_text(page(found), encoding="utf-8")

@@ -2,8 +2,8 @@
 
     the records that the store holds at the end  =  those of the steps that were reported, each once
 
-Writers of other processes have a Python of their own and share the JVM: none of what is at stake
-here is in it, and it takes long to start.
+Writers of other processes have a Python of their own and share the JVM: the JVM has no state that
+these cases test, and it takes long to start.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def step(flow: Dataflow, writer: int, number: int, rows: int = 1) -> None:
 def write(
     spark: Any, root: str, writer: int, steps: int, report: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Take some steps, however often others take the store over, and tell of each."""
+    """Take some steps, however often others take the store over, and report each."""
     chance = random.Random(writer)
     done = fenced = 0
     while done < steps:
@@ -76,7 +76,7 @@ def write(
 
 
 def zombie(spark: Any, root: str, phase: str, report: Callable[[dict[str, Any]], None]) -> None:
-    """Be stopped in the middle of a step, and tell what came of it."""
+    """Be stopped in the middle of a step, and report the result."""
 
     def stop() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -116,7 +116,7 @@ def zombie(spark: Any, root: str, phase: str, report: Callable[[dict[str, Any]],
 
 @contextmanager
 def started(spark: Any, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A process that does what it is told, on the same JVM, and tells what it did, a line each."""
+    """A process that follows commands on the same JVM, and reports each result on a line."""
     gateway = spark.sparkContext._gateway.gateway_parameters
     here = Path(__file__).parent
     process = subprocess.Popen(
@@ -171,11 +171,11 @@ def main(arguments: list[str]) -> None:
     os._exit(0)  # the JVM is not ours
 
 
-# What is proved.
+# The law.
 
 
 def check(spark: Any, root: str, told: list[dict[str, Any]]) -> Counter[str]:
-    """See that the store holds what was reported, and nothing else."""
+    """Check that the store has exactly the reported records."""
     reported = [entry["done"] for entry in told if "done" in entry]
     with open_store(spark, root) as flow:
         found = Counter({f"{w}-{n}": diff for w, n, _, diff in map(tuple, rows_of(flow["log"]))})
@@ -201,7 +201,8 @@ def processes(spark: Any, root: str, count: int, steps: int) -> Counter[str]:
         others = [run.__enter__() for run in runs[1:]]
         try:
             for process in first, *others:
-                # Whoever opens the store takes it from another, so of many most is in vain.
+                # Each opening takes the store from another writer, so most
+                # openings of many are in vain.
                 told += told_by(process, HANGS + 2.0 * count * steps)
         finally:
             for run in runs[1:]:
