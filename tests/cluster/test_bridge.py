@@ -1,4 +1,4 @@
-"""The Scala bridge in a session that runs: what it counts, and that it harms nothing.
+"""The Scala bridge in a session that runs: it counts jobs, and harms nothing.
 
 The laws of its book are in Scala, see test_scala.py; here are real jobs. Tests with a bridge are
 left out where ci/build_bridge has not been run.
@@ -53,7 +53,7 @@ def bridge(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bri
 
 
 def settled(bridge: Bridge, right: Callable[[JobCounts], bool], flow: str = "flow") -> JobCounts:
-    """The counts once they are as they should be: Spark tells its listeners a little later."""
+    """The counts once they are right: Spark notifies its listeners a little later."""
     until = time.monotonic() + 20
     while True:
         counts = bridge.counts(flow)
@@ -175,7 +175,7 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def watched(spark: SparkSession, bridge: Bridge) -> list[JobCounts]:
-    """What the bridge told each twentieth of a second while a task of two seconds ran."""
+    """The counts of the bridge, twenty per second, while a task of two seconds ran."""
     seen: list[JobCounts] = []
     over = threading.Event()
 
@@ -209,7 +209,7 @@ def test_counts_move_within_long_tasks_and_never_back(spark, bridge):
     first = [counts for counts in seen if counts.running and counts.tasks_done == 0]
     assert {counts.running[0][0] for counts in first} == {LABEL}
     assert len({counts.bytes for counts in first}) >= 5
-    # With each look at it, whatever the task does.
+    # The seconds grow at each look, also during a task.
     assert len({counts.seconds for counts in first}) >= len(first) * 0.9
 
 
@@ -267,7 +267,7 @@ def test_a_jar_that_is_missing_is_no_fault(spark, monkeypatch, tmp_path, caplog)
 
 
 def not_loaded(monkeypatch: pytest.MonkeyPatch, jars: Path) -> None:
-    """As in a process where nobody has asked for a bridge, and with other jars in the package."""
+    """As in a process that has not asked for a bridge, and with other jars in the package."""
     monkeypatch.setattr(module, "JARS", jars)
     monkeypatch.setattr(module, "_bridges", {})
     monkeypatch.setattr(jvm_context, "_loaded", {})
@@ -346,7 +346,7 @@ def test_a_bridge_that_breaks_leaves_no_label(spark, bridge, monkeypatch):
 
 
 class Failing:
-    """Stands for the object in the JVM."""
+    """Replaces the object in the JVM."""
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
@@ -448,7 +448,7 @@ def test_executors_tell_in_heartbeats():
 
 
 def processor_seconds(spark: SparkSession) -> float:
-    """Of this process and of the JVM: on a busy machine, wall-clock time says nothing."""
+    """Sum this process and the JVM: on a busy machine, wall-clock time says nothing."""
     gateway: Any = spark.sparkContext._gateway
     fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rpartition(")")[2].split()
     return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -87,8 +87,8 @@ spark.stop()
 """
 
 
-#: What Spark can analyse, and what the library refuses by itself, of conditions, windows, types and
-#: names. What is wrong for Spark as well is not here: it would be in the log without the library.
+#: Conditions, windows, types and names that Spark can analyse, and the library refuses. Requests
+#: that Spark refuses are not here: they would be in the log without the library.
 ASKED = """
 import logging
 from datetime import timedelta
@@ -223,7 +223,7 @@ PIPELINES = ROOT / "examples" / "pipelines"
 
 
 def run(command, folder, **environment):
-    """What a program prints, of whom no other one's session is known."""
+    """The output of a program that knows no session of another one."""
     pytest.importorskip("grpc_status", reason="the client of Spark Connect is not installed")
     # Not the session that other tests use, if its address is in the environment.
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
@@ -257,7 +257,7 @@ def test_what_is_asked_leaves_no_stack_trace_in_the_log_of_the_server(over):
     """Whether an expression belongs to one side, say, is known without an analysis that fails."""
     ask, log = over
     printed = ask(ASKED)
-    # What is not refused is told by its place.
+    # The place of each request that is not refused.
     assert [place for place, line in enumerate(printed) if line == "taken"] == []
     text = log.read_text()
     assert "SparkConnectServer" in text  # it is the right file

@@ -201,7 +201,7 @@ def test_pairs_at_the_edges(spark, rows):
               "kurtosis(y)"]
     sizes = [abs(value) for row in rows for value in row if value and math.isfinite(value)]
     if max(sizes) > 1e100 or min(sizes) < 1e-100:
-        # Exact here; in Spark, powers of these values overflow.
+        # The library is exact here, but in Spark the powers of the values overflow.
         calls = [call for call in calls if "ness" not in call and "kurt" not in call]
     schema = "k int, x double, y double"
     frame = spark.createDataFrame([(1, *row) for row in rows], schema)

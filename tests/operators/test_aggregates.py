@@ -119,7 +119,7 @@ def test_aggregates_of_negative_multiplicities(spark, cuts):
 @in_sql_text
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_a_group_in_which_only_negative_records_stand(spark, runner):
-    """Sums are what they add up to; for all that looks for records there are none."""
+    """Sums add the negative records; all functions that look for a record see none."""
     sums = [F.count("*"), F.sum("n"), F.count_if("b"), F.avg("n")]
     others = [F.min("n"), F.max("n"), F.min_by("s", "n"), F.max_by("s", "n"), F.bool_and("b"),
               F.bool_or("b"), F.count_distinct("n"), F.sum_distinct("n"), F.collect_set("s"),
@@ -151,7 +151,7 @@ def test_a_group_in_which_only_negative_records_stand(spark, runner):
 
 @in_sql_text
 def test_distinct_arguments(spark):
-    """DISTINCT is what it is in Spark, for all functions."""
+    """DISTINCT has the results of Spark, for all functions."""
     frame = typed(spark)
     names = ["count_if(DISTINCT b)", "avg(DISTINCT t)", "var_samp(DISTINCT l)", "count(DISTINCT k)",
              "stddev_pop(DISTINCT d)", "max(DISTINCT s)", "bool_or(DISTINCT b)", "sum(DISTINCT d)",
@@ -246,7 +246,7 @@ def test_other_forms_of_a_group(spark):
 
 @pytest.mark.parametrize("name", ["k", "s"])
 def test_an_alias_does_not_stand_for_the_column_of_its_name(spark, name):
-    """What is called like a column is still what it is made of."""
+    """An alias with the name of a column is still its own expression."""
     schema = "k int, n int, s string, f struct<k int>"
     rows = [(1, 10, "a", (5,), 0, 1), (1, 20, "b", (6,), 0, 2)]
     frame = DiffFrame(spark.createDataFrame(rows, f"{schema}, time int, diff int"))
@@ -320,7 +320,7 @@ def test_nothing_is_left_of_doubles_with_exact(spark):
 @pytest.mark.parametrize("exact", [False, True])
 def test_sums_of_doubles_beyond_the_range(spark, runner, exact):
     """Infinite as in Spark, in one step and in several, and exact again when they come back."""
-    # Without `exact`, what is below the last digit of so large a sum may be lost.
+    # Without `exact`, a summand below the last digit of so large a sum may be lost.
     big, small = 1e308, 0.5 if exact else 0.0
     rows = [(1, big, 0, 1), (1, small, 0, 1), (2, -big, 0, 1), (1, big, 1, 1), (2, -big, 1, 2),
             (2, 3.0, 2, 1), (1, big, 2, 3), (1, big, 3, -4), (2, -big, 3, -3), (1, big, 4, -1)]

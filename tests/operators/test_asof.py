@@ -157,7 +157,7 @@ def test_the_nearest_of_each_type(spark, kind):
                     far = {m: abs(at - places[m]) for m in there if m != n}
                     far |= {n: tolerance * 0} if exact and n in there else {}
                     near = {m: d for m, d in far.items() if most is None or d <= most}
-                    # Of two that are equally far away the one before.
+                    # If two are equally far away, the earlier one.
                     expected[n] = min(
                         near, key=lambda m: (near[m], m > n, abs(m - n)), default=None
                     )

@@ -1,4 +1,4 @@
-"""Claims of collections: a step that breaks one fails, names what is there, and changes nothing."""
+"""Claims of collections: a step that breaks one fails, names the records, and changes nothing."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ right_rows = st.lists(st.tuples(keys, st.sampled_from([1, 2, None])), max_size=5
 
 
 def both(key, left, right):
-    """What is given, as text."""
+    """The arguments, as text."""
     return [(repr((key, sorted(map(repr, left)), sorted(map(repr, right)))),)]
 
 
@@ -78,7 +78,7 @@ def test_a_cogroup(spark, data, form, runner, buckets):
 @given(updates=st.lists(
     st.tuples(st.booleans(), keys, st.integers(0, 1), st.integers(0, 3)), max_size=8))
 def test_every_time_of_a_history(spark, updates):
-    """From one run over all of it: what is late is taken in where it belongs."""
+    """One run over the whole history: late updates count at their own times."""
     sides = [[(k, v, t, 1) for s, k, v, t in updates if s == side] for side in (False, True)]
     a, b = (
         DiffFrame(spark.createDataFrame(rows, "k int, v int, time int, diff int"))
@@ -100,7 +100,7 @@ STRUCT = ("k int, x double, s string, day date, at timestamp_ntz, p decimal(10,2
 
 
 def shapes(key, left, right):
-    """What a table holds, as text, with its columns."""
+    """The rows of a table, as text, with its columns."""
     def shown(table):
         # Pandas 3 has other nulls in Spark's frames, and its astype(str) keeps nulls.
         rows = table.astype(object).where(table.notna(), None).map(str).values.tolist()

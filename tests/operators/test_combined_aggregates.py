@@ -1,4 +1,4 @@
-"""What is computed from aggregates, and groupings beside `groupBy`, are what PySpark makes of them.
+"""Expressions of aggregates, and groupings other than `groupBy`, have PySpark's results.
 
     f(collection) at t  ==  f(table at t), names and types included, for every t
 """
@@ -46,7 +46,7 @@ def quotient():
     return (F.sum("x") / F.count("y")).alias("r")
 
 
-#: What is done to a table, ours or PySpark's.
+#: The operations on a table, ours or PySpark's.
 DONE = {
     "arithmetic": lambda t: t.groupBy("k").agg(
         quotient(), F.sum("x") + 1, F.round(F.avg("y"), 2), F.coalesce(F.sum("x"), F.lit(0)),
@@ -305,7 +305,7 @@ def test_no_records(spark):
     assert rows.agg(F.median("x"), empty=True).at(0).collect() == [(None,)]
 
 
-#: An expression that agg refuses, and what the message says.
+#: An expression that agg refuses, and a pattern of the message.
 REFUSED = [
     (lambda t: t.agg(F.size(F.histogram_numeric("x", F.lit(3)))), "histogram_numeric.*its bins"),
     (lambda t: t.agg(F.product("x") + 1), "product.*the aggregates are any_value"),

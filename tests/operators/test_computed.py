@@ -117,8 +117,8 @@ def formula_of(column, *, ansi: bool = True, zone: str = ""):
 def by_spark(frame, columns):
     result = frame.select(*[c.alias(f"c{n}") for n, c in enumerate(columns)])
     kinds = Schema(result.schema).arrow()
-    # What several expressions share is otherwise evaluated in front of all, also in rows where
-    # none of them asks for it, and may overflow there.
+    # Otherwise Spark evaluates a shared subexpression first, also in rows where no expression
+    # asks for it, and it may overflow there.
     frame.sparkSession.conf.set("spark.sql.subexpressionElimination.enabled", "false")
     try:
         found = result.toArrow().cast(kinds)
@@ -365,7 +365,7 @@ def test_deep_expressions_stay_with_spark():
     for _ in range(20):
         cases = F.when(F.col("p"), cases)
     assert formula_of(deep) is None
-    # The JVM tells of each of its branches twice.
+    # The JVM lists each of its branches twice.
     assert connect_server.WANTED or formula_of(cases) is None
 
 
@@ -474,7 +474,7 @@ class Writer:
 @settings(max_examples=3)
 @given(seed=st.integers(0, 2**32))
 def test_random_expressions(spark, frame, table, seed):
-    """Those that overflow are left to the next test: one of them would fail the whole query."""
+    """The next test has the expressions that overflow: a single one would fail the whole query."""
     writer = Writer(seed)
     kinds = (writer.integer, writer.truth, writer.decimal, writer.truth)
     texts = [kinds[n % 4](2 if n % 4 == 2 else 4) for n in range(80)]
@@ -489,7 +489,7 @@ def test_random_expressions(spark, frame, table, seed):
     check(frame, table, kept)
 
 
-#: Expressions that overflow in Spark, and what the error calls them.
+#: Expressions that overflow in Spark, and their names in the error.
 OVERFLOWS = [
     ("xi + 1", "(xi + 1)", "int"),
     ("b + (xb - 1Y)", "(xb - 1)", "tinyint"),
@@ -534,7 +534,7 @@ def test_times_without_room(spark, utc, text, kind):
 
 
 def left_over(spark, columns, inserted, removed):
-    """What is left where Spark evaluates what is inserted, and formulas what is removed."""
+    """The remaining rows when Spark evaluates the insertions, and formulas the removals."""
     with Dataflow(spark) as flow:
         given, session = flow.input("rows", STRUCT)
         made = given.select(*[column.alias(f"c{n}") for n, column in enumerate(columns)]).keep()
@@ -662,7 +662,7 @@ def test_formulas_read_the_columns_that_spark_resolves(spark, updates):
     frame = DiffFrame(odd)
     assert not frame.select(F.col("r.x") + 1)._node.stage.portable
     assert frame.select(F.col("`r.x`") + 1, F.col("`q``x`") + 1)._node.stage.portable
-    # The JVM tells names in a list, with nothing around them.
+    # The JVM lists names without quotes.
     assert connect_server.WANTED == frame.select(F.col("`r, x`") + 1)._node.stage.portable
     aliased = DiffFrame(odd.withColumnRenamed("r, x", "a").withColumnRenamed("r", "z")).alias("a")
     assert aliased.where(F.col("a.a") > 1)._node.stage.portable
@@ -701,7 +701,7 @@ def test_programs(spark, updates, runner, by_hand):
         "n", "s", "n % 3 = 0 AS third", "`coalesce(b, i)`"
     ).where("n > -5").groupBy("n", "s", "third", "coalesce(b, i)").count()
     assert found == sorted(map(repr, expected.collect()))
-    # Of a collection given as a whole, Spark does the same.
+    # For a collection that comes as a whole, Spark does the same.
     assert sorted(map(repr, program(updates).at(0).collect())) == found
 
 
@@ -711,7 +711,7 @@ def stages_of(node):
     return [*found, *(stage for source in node.inputs for stage in stages_of(source))]
 
 
-#: Aggregates and groups over expressions, none of which Spark has to evaluate.
+#: Aggregates and groups over expressions. Spark has to evaluate none.
 BY_EXPRESSION = {
     "mixed": lambda f: f.groupBy("s").agg(
         F.sum(F.col("i") * 2), F.avg("l"), F.count_if(F.col("i") > 0), F.min(F.col("b") + 1),
@@ -741,7 +741,7 @@ def test_groups_and_joins_by_expressions_need_no_spark(updates, name):
 
 @every_runner
 def test_select_expr(spark, runner):
-    """What PySpark's selectExpr gives, in any form it is called, also after a join."""
+    """The results of PySpark's selectExpr, in all forms of its call, also after a join."""
     rows = [(1, "a"), (2, "b"), (None, "c"), (2, "b")]
     frame = spark.createDataFrame(rows, "n int, s string")
     pair = F.col("l.n") == F.col("r.n")

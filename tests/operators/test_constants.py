@@ -1,4 +1,4 @@
-"""Plain tables beside collections: constants, against plain Spark on the tables of each time."""
+"""Plain tables next to collections: constants, against plain Spark on the tables of each time."""
 
 from __future__ import annotations
 
@@ -224,11 +224,11 @@ def test_a_plain_frame_takes_no_collection(spark):
     with Dataflow(spark, runner="local") as flow:
         frame, frame_in = flow.input("frame", "x long")
         for call in (plain.join, plain.union, plain.crossJoin):
-            # PySpark's client lets nobody else say what is wrong.
+            # PySpark's client raises its own error first.
             with pytest.raises(PySparkException if connect_server.WANTED else AttributeError,
                                match=r"collection.join\(df, ...\)|same SparkSession"):
                 call(frame)
-        # What the message says, and other ways.
+        # The remedies of the message, and other ways.
         ways = [
             frame.join(plain, frame.x == plain.y).drop("y").keep(),
             frame.join(plain.toDF("x", "z"), "x").keep(),

@@ -229,8 +229,8 @@ class Program:
                 # Nulls leave groups of equal values, which have no correlation.
                 continue
             if (nullable or groups == "pivot") and not call.sorts and call.name in ANY:
-                # Each record is right where values have no order. In a pivot of such values Spark
-                # takes a null for each record of another pivot value.
+                # Each record is right where values have no order. In a pivot
+                # Spark takes a null for each record of another pivot value.
                 continue
             if (call.name, kind) in NOT_COMPARED:
                 continue

@@ -1,4 +1,4 @@
-"""Joins by intervals are what they are by all pairs.
+"""Joins by intervals equal the joins by all pairs.
 
     lower <= value <= upper  ⟺  the blocks of the value and of the interval have one in common, and
                                 the condition is true of the two
@@ -94,8 +94,8 @@ def test_intervals_and_their_values_share_a_block(kind, data):
 
 
 DAY = datetime(2024, 2, 28)
-#: A type and values of it, the type of the other side, and two bounds in each of which a value can
-#: be moved, with what these are in Python.
+#: A type and its values, the type of the other side, two bounds by which a value can be moved,
+#: and their form in Python.
 KINDS = {
     "int": ("int", st.integers(-9, 9), "bigint", (-2, 3), None),
     "int, far": ("bigint", st.integers(-9, 9).map(lambda n: n * 10**9), "int", (-10**9, 0), None),
@@ -203,8 +203,8 @@ CENTS = [None, *(Decimal(n).scaleb(-2) for n in (-500, -99, 0, 1, 25, 499, 501))
 EDGES = [None, -2**63, -2**63 + 2, -1, 0, 3, 2**63 - 3, 2**63 - 1]
 
 
-#: Bands and overlaps: a type, values of it, and what a condition on (x, z) of the left side and
-#: (y, w) of the right side is in Python, where none of them is null.
+#: Bands and overlaps: a type, its values, and in Python the condition on (x, z) of the left side
+#: and (y, w) of the right side. No argument is null.
 APART = {
     "abs(x - y) <= 2": ("int", range(-4, 9), lambda x, y, z, w: abs(x - y) <= 2),
     "3 > abs(y - x)": ("bigint", EDGES[1:], lambda x, y, z, w: abs(x - y) < 3),
@@ -283,7 +283,7 @@ def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
 
 @pytest.mark.parametrize("adds", [True, False])
 def test_sums_within_64_bits(spark, adds):
-    """What has no room is the last number before it, whatever is added."""
+    """A sum beyond 64 bits is the nearest bound of them."""
     least, most = -2**63, 2**63 - 1
     ends = [least, least + 1, -5, 0, 4, most - 1, most]
     rows = [(value, limit) for value in ends for limit in ends]
@@ -328,7 +328,7 @@ def test_what_may_wrap_around_is_no_band(spark, ansi):
     "abs(x - y) <= double('NaN')", "abs(x - y) <= double('Infinity')",
 ])
 def test_one_end_of_doubles_is_none(spark, condition):
-    """A NaN is more than any number, whatever it is taken from."""
+    """A NaN is more than any number, also after a subtraction."""
     sides = (static(spark.createDataFrame([], f"{name} double")) for name in "xy")
     left, right = sides
     with pytest.raises(SchemaError, match="nothing to find matches by"):
@@ -341,7 +341,7 @@ def static(frame):
 
 @in_sql_text
 def test_overlaps_and_bands_meet_few_pairs(spark):
-    """Of twenty thousand short intervals on each side each meets its neighbours only."""
+    """Each of twenty thousand short intervals per side meets its neighbours only."""
     for on, pairs in (
         (F.expr("lo <= high and low <= hi"), 3 * 20_000 - 2),
         (F.expr("abs(lo - low) <= 10"), 3 * 20_000 - 2),
@@ -362,7 +362,7 @@ def test_overlaps_and_bands_meet_few_pairs(spark):
             assert flow.last_report.rows_read < 1000
 
 
-#: Conditions, and whether the length of the interval is told by them; None where there is none.
+#: Conditions, and the length of the interval that they imply; None if they imply none.
 BOUNDED = {
     "y between x - 5 and x + 5": 10,
     "y >= x - 5 and y < x + 5": 10,
@@ -474,7 +474,7 @@ def test_what_is_no_interval(spark, what):
 
 
 def test_an_interval_in_a_loop(spark):
-    """What is within a step of what was reached, from one on."""
+    """The places within 2 of a reached place, from the start on."""
     with Dataflow(spark, runner="local", buckets=2) as flow:
         places, places_in = flow.input("places", "x int")
         start, start_in = flow.input("start", "x int")

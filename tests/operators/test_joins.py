@@ -81,8 +81,8 @@ PROGRAMS = {
     ),
 }
 LAST = 6
-#: Records by time: null keys, more than one of a record, more removed than inserted, updates that
-#: cancel in another step, and keys that come and go on the one side and on the other.
+#: Records by time: null keys, repeated records, more removals than insertions, and updates that
+#: cancel in another step. Keys come and go on both sides.
 HISTORY = [
     [((1, "a"), 0, 2), ((1, "b"), 0, 1), ((2, "a"), 0, 1), ((None, "n"), 1, 1), ((1, "a"), 2, -1),
      ((3, "c"), 3, -1), ((4, None), 3, 1), ((None, "n"), 4, 2), ((1, "a"), 5, -1),
@@ -242,8 +242,8 @@ def standing(updates, at):
 
 
 def check_against_pyspark(spark, schemas, updates, made, in_spark=(), at=1):
-    """What is made of collections in one dataflow on the driver, and some of it also in Spark,
-    against what PySpark makes of the frames.
+    """Compare collections in one dataflow on the driver, and some of them also in Spark, with
+    PySpark's frames.
 
     By name: a function of as many collections or frames as there are schemas.
     """
@@ -410,7 +410,7 @@ def test_a_collection_joined_with_itself(spark):
 
 @every_runner
 def test_a_hot_key_with_many_changes_in_one_step(spark, runner):
-    """At each time one record of each side stands: all pairs of changes would be 10 ** 10."""
+    """Each side has one record at each time: all pairs of changes would be 10 ** 10."""
     count = 50_000
     times = np.arange(count)
 
@@ -547,7 +547,7 @@ def test_a_condition_may_use_a_column_twice(spark, runner):
 
 
 def test_nothing_is_left_of_what_was_removed(spark):
-    """Steps that only take back leave an empty collection, and the steps behind them nothing."""
+    """Steps that only retract leave an empty collection, and later steps emit nothing."""
     program = ending((LEFT, RIGHT), by_name("k"))
     with Run(spark, program, runner="local", buckets=1) as run:
         rows = {0: [(1, "a"), (2, "b")], 1: [(1, "c")]}

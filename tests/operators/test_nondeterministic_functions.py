@@ -73,7 +73,7 @@ def test_without_check_it_is_not_looked_for(spark: SparkSession) -> None:
 
 
 def test_the_same_in_another_order_is_the_same(spark: SparkSession) -> None:
-    """And a function may change what it was given."""
+    """And a function may change its argument."""
     swings = itertools.cycle([1, -1])
 
     def pops(key, values):

@@ -126,7 +126,7 @@ def order(value):
     return (True, 0) if isinstance(value, float) and math.isnan(value) else (False, value)
 
 
-#: Aggregates of a column, and what they are of sorted values.
+#: Aggregates of a column, and their results on sorted values.
 FOUND = {
     "median": ("median(x)", Median()),
     "percentile": ("percentile(x, array(0.25, 0.9))", Percentile(parts=(0.25, 0.9))),
@@ -164,7 +164,7 @@ def test_every_time(spark, kind, data, runner, buckets, grouped):
         kept = frame.groupBy("k").agg(*wanted).keep()
         sums, before = Counter(), []
         for time in range(4):
-            # What came is taken back later, so that rows of several batches cancel.
+            # Some records are retracted later, so that rows of several batches cancel.
             came = [*data.draw(batch), *((k, x, -n) for k, x, n in before[:2])]
             before = came
             session.update([(k, x, time, n) for k, x, n in came])
@@ -188,7 +188,7 @@ def test_every_time(spark, kind, data, runner, buckets, grouped):
 
 
 def test_one_run_over_a_long_history(spark):
-    """One group that changes at many times, each of which has its median."""
+    """One group that changes at many times. Each time has its median."""
     n = 2000
     values = np.random.default_rng(0).integers(0, 500, n)
     came = [(int(v), t, 1) for t, v in enumerate(values)]

@@ -1,4 +1,4 @@
-"""A comparison with an aggregate of all records is found by ranges, and is what it is by pairs.
+"""A comparison with an aggregate of all records uses ranges, and equals the one by pairs.
 
     blocks of a and blocks of b have one in common  ⟹  a > b
     a > b  ⟹  they have one in common, or their codes are near
@@ -26,7 +26,7 @@ number = (
     st.integers(-3, 3) | st.integers(-2**63, 2**63 - 1)
     | st.sampled_from([2**k + e for k in (24, 31, 52, 53, 62) for e in (-1, 0, 1)])
 )
-#: Unscaled values of decimals, as they are within one another's reach.
+#: Unscaled values of decimals that are close to each other.
 digits = number | st.integers(-10**30, 10**30) | st.integers(10**20, 10**20 + 3)
 
 
@@ -41,7 +41,7 @@ def blocks(stage, column):
     return made
 
 
-# Of a small negative number both halves are large.
+# Both halves of a small negative number are large.
 @example(values=[(-11, -1025)], scales=(0, 2), larger=True, whole=False)
 @example(values=[(-11, -1025)], scales=(0, 2), larger=False, whole=False)
 @given(
@@ -85,7 +85,7 @@ def test_a_null_has_no_blocks(stage):
 
 
 def accumulated(table):
-    """What the updates of a table come to: by time and block the diff."""
+    """The sum of the updates of a table: the diff by time and block."""
     found: Counter = Counter()
     for time, block, diff in zip(*(table[name].to_pylist() for name in (TIME, "b", DIFF))):
         found[time, block] += diff
@@ -138,7 +138,7 @@ KINDS = {
     "date": st.integers(0, 5).map(lambda n: date(1969, 12, 29) + timedelta(n)),
     "timestamp_ntz": st.integers(0, 5).map(lambda n: datetime(1969, 12, 31, 23) + timedelta(0, n)),
 }
-#: What is compared with what, in SQL; ``w`` is the aggregate.
+#: The comparisons, in SQL; ``w`` is the aggregate.
 CONDITIONS = ["v > w", "v >= w", "v < w", "w < v", "w >= v", "NOT v > w"]
 
 
@@ -201,7 +201,7 @@ def test_only_comparisons_with_one_record_are_found_by_ranges(spark):
 
 
 def test_values_that_are_rounded_are_compared_as_rounded(spark):
-    """Beside 38 digits before the point there are none behind it: 0.4 is no larger than 0."""
+    """With 38 digits before the point there are none after it: 0.4 is no larger than 0."""
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, rows_in = flow.input("rows", "v decimal(38,10)")
         others, others_in = flow.input("others", "u decimal(38,0)")
@@ -226,7 +226,7 @@ def test_a_comparison_of_kept_pairs_is_added_when_they_have_run(spark):
 
 
 def test_a_step_looks_at_what_is_near(spark):
-    """Where the aggregate changes a little, few records are met."""
+    """If the aggregate changes a little, the step reads few records."""
     with Dataflow(spark, runner="local", buckets=1) as flow:
         kept, rows_in, others_in = program(flow, "long", F.col("v") > F.col("w"), ["k"])
         rows_in.insert([(n, n * 1000) for n in range(20_000)])
@@ -240,7 +240,7 @@ def test_a_step_looks_at_what_is_near(spark):
 
 
 def test_decimals_of_too_many_digits_are_rounded_before_they_are_compared(spark):
-    """As in Spark: of 34 digits before the point, and 6 behind it, four are left there."""
+    """As in Spark: with 34 digits before the point, four of the 6 after it remain."""
     values = [Decimal(n).scaleb(-6) for n in (0, 30, 40, 49, 50, 51, 99, 149, 150, 10**6 + 50)]
     frame = spark.createDataFrame([(v,) for v in values], "u decimal(38,6)")
     for least in map(Decimal, ("0.00", "0.01", "1.00")):

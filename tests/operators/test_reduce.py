@@ -34,7 +34,7 @@ def run(flow, session, updates, to):
 
 @pytest.fixture
 def calls(tmp_path):
-    """A function that is counted, wherever it runs, and what it was called with."""
+    """A function whose calls are counted in any process, and their arguments."""
     log = tmp_path / "calls"
     log.touch()
 
@@ -207,7 +207,7 @@ def test_bad_arguments_are_told(spark):
 
 @every_runner
 def test_output_is_taken_back_exactly(spark, runner):
-    """Several output records for a key, of which some stay: only the others move."""
+    """A key with several output records: those that stay cause no updates."""
 
     def pairs(key, values):
         ns = [n for (n,), count in values for _ in range(count)]
@@ -219,7 +219,7 @@ def test_output_is_taken_back_exactly(spark, runner):
         seen = []
         n.reduce(pairs, "x long, y double", key="k").inspect(
             lambda r, t, d: seen.append((r, t, d)))
-        with pytest.raises(SchemaError):  # a long is no double: told, and nothing is taken over
+        with pytest.raises(SchemaError):  # a long is no double: refused, and nothing is applied
             n_in.update([("a", "x", 0, 1)])
         run(flow, n_in, rows, 1)
         assert accumulate(seen, 0) == Counter({

@@ -106,7 +106,7 @@ def test_a_hot_key_is_the_work_of_many_tasks(spark):
 
 @pytest.mark.parametrize("on", ["lo < high and low < hi", "lo between low and high"])
 def test_ranges_are_looked_into_in_a_hot_key(spark, on):
-    """Of twenty thousand intervals of one key each meets its neighbours only."""
+    """Each of twenty thousand intervals of one key meets its neighbours only."""
     with Dataflow(spark, runner="local", buckets=2) as flow:
         a, a_in = flow.input("a", "k int, lo long, hi long")
         b, b_in = flow.input("b", "j int, low long, high long")

@@ -1,8 +1,8 @@
-"""What leaves after an interval, and what comes later: at every time what its definition says.
+"""Expiry and delay by an interval equal their definitions at every time.
 
     delay(A, w) at t            =  A at t - w
     expire_after(A, w) at t     =  A at t  -  A at t - w
-    expire_after(A, w, c) at t  =  the records of A at t of which c + w > t
+    expire_after(A, w, c) at t  =  the records of A at t with c + w > t
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fresh(history, w, t):
 
 
 def answers(history, u, v, t):
-    """What `program` gives, by name."""
+    """The results of `program`, by name."""
     new = fresh(history, v, t)
     keys = total(((k,), n) for (k, _), n in new.items())
     return {
@@ -76,7 +76,7 @@ def answers(history, u, v, t):
 
 
 def program(frame, u, v):
-    """By name a frame of each kind: of what comes, of what is made of that, and one of another."""
+    """By name a frame of each kind: of the input, of derived collections, and of each other."""
     delayed = frame.delay(u)
     return {
         "delayed": delayed,
@@ -107,7 +107,7 @@ def shown(seen):
 
 @st.composite
 def feeds(draw):
-    """For each step what comes, and up to where the input advances then."""
+    """For each step its updates, and the time to which the input advances then."""
     history = sorted(draw(updates), key=lambda update: update[1])
     cuts = sorted(draw(st.sets(st.integers(1, 16), min_size=1, max_size=6)))
     steps, begin = [], 0
@@ -168,7 +168,8 @@ def test_steps_by_size(spark, data, local):
 
 @st.composite
 def sliding_programs(draw, **options):
-    """A random program, of whose inputs the first one may be what is recent of it, or come late."""
+    """A random program. Its operators may read the first input delayed, or its recent records
+    only."""
     program = draw(programs(**options))
     count, later = len(program.inputs), (draw(INTERVALS), draw(INTERVALS))
     added = tuple(
@@ -226,7 +227,7 @@ def test_random_programs_in_stores(spark, data, buckets, held, killed, tmp_path_
         run.take(schedule, REFUSED)
 
 
-# What is refused, and what a step costs.
+# Refusals, and the cost of a step.
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ def test_a_loop_has_no_time_to_wait(frame):
         frame.iterate(lambda known: known.expire_after(1, "at"))
     with pytest.raises(SchemaError, match="delay cannot be used in"):
         frame.iterate(lambda known: known.delay(1))
-    # What enters it may have waited.
+    # The collections that enter it may be delayed.
     late = frame.iterate(lambda known: known.union(frame.delay(2)).distinct())
     assert sorted(row.time for row in late.to_df().collect()) == [0]
 
@@ -327,7 +328,7 @@ def test_what_is_added_late_needs_the_times_of_what_came(spark):
 
 @pytest.mark.parametrize("column", [None, "at"])
 def test_what_has_left_is_dropped(spark, column):
-    """Of a thousand records that come, and a thousand steps, no more is kept than is waited for."""
+    """After a thousand records and a thousand steps, the state keeps only waiting records."""
     with Dataflow(spark, runner="local", buckets=2) as flow:
         source, session = flow.input("source", "k long, at long")
         counted = source.expire_after(10, column).agg(F.count("*").alias("n")).keep()
@@ -366,7 +367,7 @@ def test_the_clock_has_the_last_tick(spark, data, every, stored, tmp_path_factor
     start = data.draw(st.sampled_from([0, 0, 1, 6, 7]))
     begin = data.draw(st.sampled_from([None, start])) if start == 0 else start
     seen, ages = [], []
-    # Whoever opens a store again is shown what was shown last, if nobody can say that it was.
+    # A store that is opened again may emit the last updates twice, if their delivery is unknown.
     store = str(tmp_path_factory.mktemp("store") / "clock")
 
     def written(flow):
@@ -433,7 +434,7 @@ def test_the_clock_goes_on_with_those_that_are_open(spark):
         assert not now.probe().done()
         flow.advance_to(23)
         assert now.at().collect() == [(20,)]
-        late = now.selectExpr("tick + 1 AS next").keep()  # what is added later finds it
+        late = now.selectExpr("tick + 1 AS next").keep()  # a later output reads its state
         flow.advance_to(24)
         assert late.at().collect() == [(21,)]
 

@@ -1,8 +1,8 @@
-"""What leaves after an interval, and what comes later, where times are structs, field by field.
+"""Expiry and delay by an interval of struct times, field by field.
 
     delay(A, w) at t            =  A at t - w
     expire_after(A, w) at t     =  A at t  -  A at t - w
-    expire_after(A, w, c) at t  =  the records of A at t of which c + w <= t does not hold
+    expire_after(A, w, c) at t  =  the records of A at t without c + w <= t
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def keys(found):
 
 
 def answers(history, u, v, t):
-    """What `program` gives, by name."""
+    """The results of `program`, by name."""
     delayed, now = late(history, u, t), accumulated(history, t)
     fresh = keys(alive(now, v, t))
     both = late(history, plus(u, v), t)
@@ -99,7 +99,7 @@ def answers(history, u, v, t):
 
 
 def program(frame, u, v):
-    """The forms that times of one field have, too, and a join with what is late."""
+    """The forms that times of one field have, too, and a join with a delayed collection."""
     known = frame.delay(u).select("k").threshold(lambda n: int(n > 0))
     now = frame.select("k").threshold(lambda n: int(n > 0))
     return {**forms(frame, u, v), "joined": now.join(known, "k")}
@@ -190,7 +190,7 @@ def test_steps_by_size(spark, data):
 
 
 def test_in_a_store_that_is_opened_again(spark, tmp_path):
-    """What is still to come, and to leave, is kept; another interval is another program."""
+    """The store keeps delayed and expiring records; another interval is another program."""
     def write(u):
         def written(flow):
             source, _ = flow.input("source", columns_of(2))
@@ -217,7 +217,7 @@ def test_in_a_store_that_is_opened_again(spark, tmp_path):
         Dataflow.open(str(tmp_path / "other"), write((2, 2)), spark=spark, time_type=kind)
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize("interval, reason", [

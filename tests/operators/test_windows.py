@@ -55,7 +55,7 @@ OFFSETS = (
     "lag(x)", "lead(x)", "lag(x, 2)", "lead(s, 1, 'none')", "lag(x, 3, -1)", "lag(x, -1)",
     "lead(x, 0)",
 )
-#: What passes over nulls: what Spark is told, and DuckDB.
+#: Functions that pass over nulls, in the SQL of Spark and of DuckDB.
 PASSING = {
     "lag(x) ignore nulls": "lag(x ignore nulls) {}",
     "lag(x, 2) ignore nulls": "lag(x, 2 ignore nulls) {}",
@@ -94,7 +94,7 @@ WAYS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nulls las
 
 @dataclass(frozen=True)
 class Window:
-    """One expression, as Spark is told it and as DuckDB is."""
+    """One expression, in the SQL of Spark and of DuckDB."""
 
     spark: str
     duckdb: str
@@ -104,8 +104,8 @@ class Window:
 def windows(draw: st.DrawFn) -> list[Window]:
     """Windows whose results are the same however rows are ordered that tie.
 
-    Equal rows may have different results, and then all have to be by the same order: which of two
-    equal rows is the first of them in one order says nothing of another.
+    Equal rows may have different results, and then all windows share one order. The first of
+    two equal rows in one order may be the second in another.
     """
     shared = draw(st.sampled_from([(), ("k",), ("k",), ("s",), ("k", "s")]))
     rest = draw(st.permutations([name for name in ("k", "x", "s") if name not in shared]))
@@ -162,7 +162,7 @@ def window(draw: st.DrawFn, partition: tuple[str, ...], by: tuple[str, ...]) -> 
 
 @contextmanager
 def small() -> Iterator[None]:
-    """Only what is near is read, and little at once."""
+    """Read only near rows, and few at once."""
     with thresholds.using(window_whole_rows_max=0, window_spare_rows=1, window_entries_max=5):
         yield
 
@@ -238,7 +238,7 @@ def test_first_places(spark, function, condition, most, history, every, ties, de
 
 @in_sql_text
 def test_where_the_first_places_are_looked_for(spark):
-    """Behind what looks at one record at a time, and nowhere else."""
+    """The first places are found after operators of single records, and nowhere else."""
     frame = sales(spark)
     by = by_v()
 
@@ -334,7 +334,7 @@ def test_windows_in_text(text):
     assert calls == [WindowText(*parts) for parts in expected[1]]
 
 
-# What is near, against all of a key.
+# Near rows, against all rows of a key.
 
 LONG = pa.int64()
 FUNCTIONS = (
@@ -351,7 +351,7 @@ FUNCTIONS = (
     Picked(LONG, "first", "w", FROM_HERE[0], "w"), Picked(LONG, "first", "w", FROM_HERE[1], "w"),
     Nth(LONG, "w", 2, UP_TO_HERE[1], "w"), Nth(LONG, "v", -2, Frame(True, None, -1), "v"),
 )
-#: Of which of them what is near is enough, also together; and how many rows change for each change.
+#: By function, if near rows suffice for it, also together: the most rows that one change affects.
 NEAR = (4, 6, 8, 8, 12, 4, 12, 2, 14, 12, 8, 14, 12, 12, 12, 12, 12)
 RECORD = st.tuples(
     st.integers(0, 1), st.integers(0, 40), st.sampled_from([None, None, None, 1, 2])
@@ -360,7 +360,7 @@ RECORD = st.tuples(
 
 @dataclass(frozen=True)
 class Histories:
-    """Batches of what is old, and what is new, of records that never stand less than no times."""
+    """Old batches and new updates of records whose counts are never negative."""
 
     old: list[list[tuple[tuple, int, int]]]
     new: list[tuple[tuple, int, int]]
@@ -427,7 +427,7 @@ def test_what_is_near_is_all_that_is_read():
 
 
 def test_what_is_looked_at_from_what_a_change_matters_to():
-    """Rows behind the next one with a value, as far as another function looks from there."""
+    """Rows after the next one with a value, as far as another function looks from there."""
     layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((False, True), (False, False))))
     for place in range(5_001, 5_030):
         rows = [((0, i, i if i == place or i % 50 > 30 else None), 0, 1) for i in range(10_000)]
@@ -446,7 +446,7 @@ def test_what_is_looked_at_from_what_a_change_matters_to():
 
 
 def test_what_a_change_with_a_value_matters_to_before_others():
-    """A row comes behind another one without a value, both at once."""
+    """A row comes after another one without a value, both at once."""
     layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((False, True), (False, False))))
     old = updates(layout, [((0, 1, 5), 0, 1), ((0, 4, 6), 0, 1)], 0).updates
     new = updates(layout, [((0, 2, None), 0, 1), ((0, 3, 7), 0, 1)], 300)
@@ -598,7 +598,7 @@ def test_a_sum_of_doubles_is_that_of_its_frame_alone():
     assert sums == {0: 1e200, 1: 1e100, 2: 3.0, 3: 5.0, 4: 3.0}
 
 
-# What a user writes.
+# The window functions of a user.
 
 
 def sales(spark) -> DiffFrame:
@@ -608,7 +608,7 @@ def sales(spark) -> DiffFrame:
 
 
 def as_spark(spark, frame: DiffFrame, make: Callable[[Any], Any]) -> None:
-    """What is made of a collection is at each time what is made of it as it stands then."""
+    """A function of a collection equals, at each time, the function of its accumulation."""
     found = make(frame)
     updates = [tuple(row) for row in found.to_df().collect()]
     given = [tuple(row) for row in frame.to_df().collect()]
