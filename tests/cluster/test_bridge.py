@@ -44,12 +44,12 @@ DESCRIPTION = "spark.job.description"
 @pytest.fixture
 def bridge(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bridge]:
     """A bridge of its own, with a dataflow."""
-    made = module._loaded(spark.sparkContext)
-    assert made is not None
-    monkeypatch.setitem(module._bridges, spark.sparkContext, made)
-    made.register("flow")
-    yield made
-    made.forget("flow")
+    bridge_object = module._loaded(spark.sparkContext)
+    assert bridge_object is not None
+    monkeypatch.setitem(module._bridges, spark.sparkContext, bridge_object)
+    bridge_object.register("flow")
+    yield bridge_object
+    bridge_object.forget("flow")
 
 
 def settled(bridge: Bridge, right: Callable[[JobCounts], bool], flow: str = "flow") -> JobCounts:
@@ -96,11 +96,11 @@ def test_labels_are_for_the_jobs_of_a_thread_and_go_back(spark, bridge):
             assert context.getLocalProperty(DESCRIPTION) == "pyspark_diff: inner"
             # Threads that are started for jobs have it too, others do not.
             assert run_job(spark, label) == "flow|inner|||"
-            found: list[str | None] = []
-            thread = threading.Thread(target=lambda: found.append(label()))
+            labels: list[str | None] = []
+            thread = threading.Thread(target=lambda: labels.append(label()))
             thread.start()
             thread.join()
-            assert found == [None]
+            assert labels == [None]
         with pytest.raises(ValueError), labelled(spark, JobLabel("flow", "fails")):
             raise ValueError
         assert (label(), context.getLocalProperty(DESCRIPTION)) == (LABEL.text(), text)
@@ -131,10 +131,10 @@ def test_jobs_count_for_their_operators(spark, bridge):
     with labelled(spark, JobLabel("nobody's", "first")):
         spark.range(10, numPartitions=2).collect()
     counts = settled(bridge, lambda c: c.jobs_done == 3)
-    told = bridge.operators("flow")
-    assert told is not None and list(told) == ["first", "second, |\"x\""]
+    by_operator = bridge.operators("flow")
+    assert by_operator is not None and list(by_operator) == ["first", "second, |\"x\""]
     each = [(c.jobs, c.jobs_done, c.stages, c.stages_done, c.tasks, c.tasks_started, c.tasks_done,
-             c.rows) for c in (*told.values(), counts)]
+             c.rows) for c in (*by_operator.values(), counts)]
     assert each == [(2, 2, 2, 2, 4, 4, 4, 200), (1, 1, 1, 1, 2, 2, 2, 100),
                     (3, 3, 3, 3, 6, 6, 6, 300)]
     assert counts.seconds > 0 and counts.running == ()
@@ -176,14 +176,14 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def watched(spark: SparkSession, bridge: Bridge) -> list[JobCounts]:
     """The counts of the bridge, twenty per second, while a task of two seconds ran."""
-    seen: list[JobCounts] = []
+    samples: list[JobCounts] = []
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(0.05):
             counts = bridge.counts("flow")
             if counts is not None:
-                seen.append(counts)
+                samples.append(counts)
 
     with labelled(spark, LABEL):
         watcher = threading.Thread(target=look)
@@ -193,7 +193,7 @@ def watched(spark: SparkSession, bridge: Bridge) -> list[JobCounts]:
         finally:
             over.set()
             watcher.join()
-    return seen
+    return samples
 
 
 def numbers_of(counts: JobCounts) -> list[float]:
@@ -203,10 +203,10 @@ def numbers_of(counts: JobCounts) -> list[float]:
 
 @needs_jar
 def test_counts_move_within_long_tasks_and_never_back(spark, bridge):
-    seen = watched(spark, bridge)
-    for before, after in zip(seen, seen[1:]):
+    samples = watched(spark, bridge)
+    for before, after in zip(samples, samples[1:]):
         assert all(a <= b for a, b in zip(numbers_of(before), numbers_of(after)))
-    first = [counts for counts in seen if counts.running and counts.tasks_done == 0]
+    first = [counts for counts in samples if counts.running and counts.tasks_done == 0]
     assert {counts.running[0][0] for counts in first} == {LABEL}
     assert len({counts.bytes for counts in first}) >= 5
     # The seconds grow at each look, also during a task.
@@ -240,8 +240,8 @@ def test_the_frontier_is_what_was_committed(bridge, before, after):
 
 @needs_jar
 def test_there_is_one_for_a_context(spark):
-    found = bridge_of(spark)
-    assert found is not None and bridge_of(spark.newSession()) is found
+    shared = bridge_of(spark)
+    assert shared is not None and bridge_of(spark.newSession()) is shared
 
 
 @needs_jar

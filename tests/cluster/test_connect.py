@@ -226,10 +226,10 @@ def run(command, folder, **environment):
     """The output of a program that knows no session of another one."""
     pytest.importorskip("grpc_status", reason="the client of Spark Connect is not installed")
     # Not the session that other tests use, if its address is in the environment.
-    kept = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     ran = subprocess.run(
-        command, env={**kept, "PYTHONPATH": path, **environment}, cwd=folder,
+        command, env={**inherited, "PYTHONPATH": path, **environment}, cwd=folder,
         capture_output=True, text=True, timeout=600,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -267,15 +267,15 @@ def test_what_is_asked_leaves_no_stack_trace_in_the_log_of_the_server(over):
 
 def test_every_test_left_out_over_connect_says_why():
     """In the sources, as those of a file that is not run say nothing when it is collected."""
-    found = []
+    reasons = []
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".classic_only"):
                 reason = node.args[0] if len(node.args) == 1 and not node.keywords else None
-                told = reason.value if isinstance(reason, ast.Constant) else None
-                assert isinstance(told, str) and told.strip(), f"{path.name}:{node.lineno}"
-                found.append(told)
-    assert found
+                text = reason.value if isinstance(reason, ast.Constant) else None
+                assert isinstance(text, str) and text.strip(), f"{path.name}:{node.lineno}"
+                reasons.append(text)
+    assert reasons
 
 
 def test_the_data_source_over_connect(over, tmp_path):

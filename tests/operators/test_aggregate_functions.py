@@ -122,11 +122,11 @@ def check_changes(spark, calls, runner, seed, steps=3):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         frame, rows_in = flow.input("t", COLUMNS)
         columns = [F.expr(call).alias(f"z{n}") for n, call in enumerate(calls)]
-        kept = [
+        outputs = [
             frame.groupBy("k").agg(*columns).keep("frame"),
             flow.sql(query).keep("text"),
         ]
-        follow(spark, flow, rows, rows_in, query, kept, steps)
+        follow(spark, flow, rows, rows_in, query, outputs, steps)
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -158,19 +158,19 @@ def test_functions_over_windows(spark):
     rows = Rows(5)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         frame, rows_in = flow.input("t", COLUMNS)
-        kept = [
+        outputs = [
             frame.select("k", "y", *map(F.expr, texts)).keep("frame"),
             flow.sql(query).keep("text"),
         ]
-        follow(spark, flow, rows, rows_in, query, kept, 2)
+        follow(spark, flow, rows, rows_in, query, outputs, 2)
 
 
 def answers(spark, calls, steps, schema="k int, x double, y double", exact=False):
     """The row of group 1 after each of some steps of insertions, or of removals as tuples."""
-    found = []
+    results = []
     with Dataflow(spark, runner="local", buckets=1) as flow:
         frame, rows_in = flow.input("t", schema)
-        kept = frame.groupBy("k").agg(
+        output = frame.groupBy("k").agg(
             *[F.expr(c).alias(f"z{i}") for i, c in enumerate(calls)], exact=exact
         ).keep("answer")
         for time, (new, gone) in enumerate(steps, 1):
@@ -178,9 +178,9 @@ def answers(spark, calls, steps, schema="k int, x double, y double", exact=False
             if gone:
                 rows_in.remove([(1, *row) for row in gone])
             flow.advance_to(time)
-            rows = kept.at().collect()
-            found.append(tuple(rows[0])[1:] if rows else None)
-    return found
+            rows = output.at().collect()
+            results.append(tuple(rows[0])[1:] if rows else None)
+    return results
 
 
 INF, NAN = math.inf, math.nan
@@ -208,9 +208,9 @@ def test_pairs_at_the_edges(spark, rows):
     exprs = [F.expr(call).alias(f"z{n}") for n, call in enumerate(calls)]
     wanted = shown([tuple(frame.groupBy("k").agg(*exprs).collect()[0])[1:]])
     extra = [(NAN, 1.0), (-INF, 2.0), (5.0, 2.0)]
-    found = answers(spark, calls, [(rows, []), (extra, []), ([], extra)])
-    near(shown([found[0]]), wanted)
-    near(shown([found[2]]), wanted)
+    results = answers(spark, calls, [(rows, []), (extra, []), ([], extra)])
+    near(shown([results[0]]), wanted)
+    near(shown([results[2]]), wanted)
 
 
 @pytest.mark.parametrize("ansi", [True, False])
@@ -239,9 +239,9 @@ def test_moments_of_a_mean_that_is_large(spark):
     expected = answers(spark, ["skewness(x)", "kurtosis(x)"],
                        [([(v - 1e9, None) for v in values], [])])[0]
     noise = [(1e300, None), (1e-300, None), (-3.7e120, None)]
-    found = answers(spark, ["skewness(x)", "kurtosis(x)"],
-                    [([(v, None) for v in values], []), (noise, []), ([], noise)])
-    assert found[0] == expected and found[2] == expected
+    results = answers(spark, ["skewness(x)", "kurtosis(x)"],
+                      [([(v, None) for v in values], []), (noise, []), ([], noise)])
+    assert results[0] == expected and results[2] == expected
     assert math.isclose(expected[0], 0.9929662701927244, rel_tol=1e-9)
 
 
@@ -271,12 +271,12 @@ def test_nothing_is_left_of_statistics_with_exact(spark):
     pairs = [(1e15 + v, 0.1 * v * v - 3e14) for v in (0.0, 0.125, 0.5, 1.0, 7.25)]
     noise = [(1e150, -3e140), (1e-160, 7.0), (-3.7e120, 1e-300), (5.0, 1e80)]
     steps = [(pairs, []), (noise, []), ([], noise), ([(INF, 1.0)], []), ([], [(INF, 1.0)])]
-    found = answers(spark, STATISTICS, steps, exact=True)
-    assert found[0] == found[2] == found[4] == statistics_of(pairs)
-    assert found[1] == statistics_of([*pairs, *noise])
-    assert all(math.isnan(value) for name, value in zip(STATISTICS, found[3]) if "y)" not in name)
+    results = answers(spark, STATISTICS, steps, exact=True)
+    assert results[0] == results[2] == results[4] == statistics_of(pairs)
+    assert results[1] == statistics_of([*pairs, *noise])
+    assert all(math.isnan(value) for name, value in zip(STATISTICS, results[3]) if "y)" not in name)
     # Sums of pairs of doubles lose the digits here.
-    assert answers(spark, STATISTICS[:2], steps[:3])[2] != found[2][:2]
+    assert answers(spark, STATISTICS[:2], steps[:3])[2] != results[2][:2]
 
 
 @pytest.mark.parametrize("rows", [
@@ -307,12 +307,12 @@ def test_attempts_are_null_beyond_the_range(spark):
     most = Decimal(10**38 - 1)
     calls = ["try_sum(x)", "try_sum(y)", "try_avg(y)", "try_avg(x)"]
     steps = [([(top, most)], []), ([(1, Decimal(1))], []), ([], [(1, Decimal(1))])]
-    found = answers(spark, calls, steps, schema)
-    assert [row[0] for row in found] == [top, None, top]
-    assert [row[1] for row in found] == [most, None, most]
+    results = answers(spark, calls, steps, schema)
+    assert [row[0] for row in results] == [top, None, top]
+    assert [row[1] for row in results] == [most, None, most]
     frame = spark.createDataFrame([(1, top, most), (1, 1, Decimal(1))], schema)
     plain = frame.groupBy("k").agg(*map(F.expr, calls)).collect()[0]
-    assert found[1][:2] == tuple(plain)[1:3] and found[1][2] == plain[3]
+    assert results[1][:2] == tuple(plain)[1:3] and results[1][2] == plain[3]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -332,7 +332,7 @@ def test_any_record_is_one_record(spark, runner):
     last = {1: (5, "a"), 2: (None, None), 3: (7, "c")}
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         frame, rows_in = flow.input("t", "k int, n int, t string")
-        kept = [
+        outputs = [
             frame.groupBy("k").agg(*calls).keep("frame"),
             flow.sql(f"SELECT k, {text} FROM t GROUP BY k").keep("text"),
         ]
@@ -340,10 +340,10 @@ def test_any_record_is_one_record(spark, runner):
         flow.advance_to(1)
         rows_in.remove([(3, 1, "gone"), (4, 1, "gone")])
         flow.advance_to(2)
-        for one in kept:
-            found = {row[0]: tuple(row)[1:] for row in one.at().collect()}
-            assert found.keys() == first.keys()
-            for k, row in found.items():
+        for output in outputs:
+            actual = {row[0]: tuple(row)[1:] for row in output.at().collect()}
+            assert actual.keys() == first.keys()
+            for k, row in actual.items():
                 there = [(n, t) for key, n, t in rows if key == k]
                 assert row[:2] == first[k] and row[2:4] == last[k] and row[4:6] == first[k]
                 known = [n for n, _ in there if n is not None]
@@ -389,7 +389,7 @@ def test_functions_of_nothing_and_of_nulls(spark, kind, rows):
     plain = spark.createDataFrame(rows, spark.sql(f"SELECT CAST(NULL AS {kind}) V, 1 k").schema)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         frame, rows_in = flow.input("t", plain.schema)
-        kept = []
+        outputs = []
         for call in OF_ONE:
             column = F.expr(call).alias("z")
             for ours, theirs in (
@@ -401,12 +401,12 @@ def test_functions_of_nothing_and_of_nulls(spark, kind, rows):
                 except AnalysisException:
                     continue
                 try:
-                    kept.append((call, ours().keep(), wanted))
+                    outputs.append((call, ours().keep(), wanted))
                 except DiffError:
                     assert kind == "void" or call.startswith(("try_", "percentile_cont"))
         if rows:
             rows_in.insert(plain)
         flow.advance_to(1)
-        assert kept
-        for call, one, wanted in kept:
-            assert one.at().collect() == wanted, call
+        assert outputs
+        for call, output, wanted in outputs:
+            assert output.at().collect() == wanted, call

@@ -69,8 +69,8 @@ class Rounded(Run):
     def check(self):
         for output in self.outputs:
             for time in self.times(output.probe.time()):
-                found = accumulate(output.seen, time)
-                assert rounded(found) == rounded(self.expected(output.node, time)), time
+                actual = accumulate(output.seen, time)
+                assert rounded(actual) == rounded(self.expected(output.node, time)), time
 
 
 def rounded(collection):
@@ -144,9 +144,9 @@ def test_a_group_in_which_only_negative_records_stand(spark, runner):
         assert [tuple(row) for row in whole.at(1).collect()] == [
             (1, -1, -9, 1, 9.0, 8, 8, "c", "c", True, True, 1, 8, ["c"], 1, ["c", "c"])
         ]
-        for found in (first, last, once):
-            assert found.at(0).collect() == []
-            assert [tuple(row) for row in found.at(1).collect()] == [(1, 8, "c", True)]
+        for output in (first, last, once):
+            assert output.at(0).collect() == []
+            assert [tuple(row) for row in output.at(1).collect()] == [(1, 8, "c", True)]
 
 
 @in_sql_text
@@ -311,9 +311,9 @@ def test_nothing_is_left_of_doubles_with_exact(spark):
             (1, float("inf"), 3, 1), (1, NAN, 4, 1), (1, float("inf"), 5, -1), (1, NAN, 6, -1)]
     frame = spark.createDataFrame(rows, "k int, x double, time int, diff int")
     sums = DiffFrame(frame).groupBy("k").agg(F.sum("x").alias("x"), exact=True)
-    found = [normal(sums.at(t).collect()[0].x) for t in range(7)]
+    values = [normal(sums.at(t).collect()[0].x) for t in range(7)]
     inf = float("inf")
-    assert found == [1e300, 0.1 * 3, 1e-300, inf, "NaN", "NaN", 1e-300]
+    assert values == [1e300, 0.1 * 3, 1e-300, inf, "NaN", "NaN", 1e-300]
 
 
 @every_runner
@@ -388,9 +388,9 @@ def test_first_records(spark, per, number):
 def test_places_of_nulls(spark):
     frame = typed(spark)
     for order in ("asc_nulls_last", "desc_nulls_first", "asc", "desc"):
-        found = frame.top_k(2, [getattr(F.col("t"), order)()])
+        top = frame.top_k(2, [getattr(F.col("t"), order)()])
         window = frame.at(1).orderBy(getattr(F.col("t"), order)(), "k").limit(2)
-        assert multiset(found.at(1)) == multiset(window), order
+        assert multiset(top.at(1)) == multiset(window), order
 
 
 KEYED = ending((ROWS,), (
@@ -490,9 +490,9 @@ def test_a_kept_index_can_be_read_and_reduced(spark):
     program = Program((ROWS,), (Op("arrange_by_key", (0,), ("k",)),), (1,))
     fed(spark, program, EVEN, [NEGATIVE], runner="local", buckets=2)
     frame = typed(spark).select("k", "t")
-    kept = frame.arrange_by_key("k")
-    assert multiset(kept.at(1)) == multiset(frame.at(1))
-    many = kept.reduce(F_OF["counts"], "many bigint")
+    index = frame.arrange_by_key("k")
+    assert multiset(index.at(1)) == multiset(frame.at(1))
+    many = index.reduce(F_OF["counts"], "many bigint")
     assert multiset(many.at(0)) == {(1, 2): 1, (2, 1): 1}
 
 
@@ -508,8 +508,8 @@ def test_aggregates_keep_no_more_than_they_are_made_of(spark):
         flow.advance_to(1)
         flow.step()
         # Sums, the values, sums over distinct ones, and lists, which a function gives.
-        kept = [node.kind for node, trace in flow._state.traces.items() if trace.batches]
-        assert sorted(kept) == ["arrange", "arrange", "arrange_by_key", "reduce"]
+        kinds = [node.kind for node, trace in flow._state.traces.items() if trace.batches]
+        assert sorted(kinds) == ["arrange", "arrange", "arrange_by_key", "reduce"]
         session.remove([(1, 7)])
         flow.advance_to(2)
         flow.step()
@@ -521,17 +521,17 @@ def test_null_and_zero_as_keys_that_come_in_another_order(spark, runner):
     """Their hashes are equal: which comes first is another one where rows have been left out."""
     with Dataflow(spark, runner=runner, buckets=1) as flow:
         frame, session = flow.input("frame", "k long, x long")
-        found = frame.groupBy("k").agg(
+        groups = frame.groupBy("k").agg(
             F.count("*").alias("n"), F.min("x").alias("low"), F.max("x").alias("high"),
             F.countDistinct("x").alias("of"),
         ).keep()
         session.insert([(0, None), (None, 5), (0, 7), (0, 8)])
         flow.advance_to(1)
         flow.step()
-        rows = set(map(tuple, found.at(0).collect()))
+        rows = set(map(tuple, groups.at(0).collect()))
         assert rows == {(0, 3, 7, 8, 2), (None, 1, 5, 5, 1)}
         session.insert([(0, None), (None, 4), (0, 6), (0, 9), (0, 8)])
         flow.advance_to(2)
         flow.step()
-        rows = set(map(tuple, found.at(1).collect()))
+        rows = set(map(tuple, groups.at(1).collect()))
         assert rows == {(0, 7, 6, 9, 4), (None, 2, 4, 5, 2)}

@@ -41,7 +41,7 @@ def sides(draw: st.DrawFn) -> list[list[tuple[int, tuple, int]]]:
 
 def asof(ours, theirs, direction, tolerance, exact, how) -> Counter:
     """The join of two multisets."""
-    found: Counter = Counter()
+    result: Counter = Counter()
     for (key, at, x), count in ours.items():
         matches = [
             (-abs(at - other), other < at, y is not None, y or 0, y)
@@ -54,10 +54,10 @@ def asof(ours, theirs, direction, tolerance, exact, how) -> Counter:
         if best is not None and tolerance is not None and -best[0] > tolerance:
             best = None
         if best is not None:
-            found[key, at, x, best[4]] += count
+            result[key, at, x, best[4]] += count
         elif how == "left":
-            found[key, at, x, None] += count
-    return +found
+            result[key, at, x, None] += count
+    return +result
 
 
 @examples(4)
@@ -70,19 +70,19 @@ def test_random_histories(spark, history, direction, exact, tolerance, how, ever
     with small(), Dataflow(spark, runner="local", buckets=2) as flow:
         a, a_in = flow.input("a", "k string, at int, x int")
         b, b_in = flow.input("b", "K string, At int, y int")
-        found = a.join_asof(
+        joined = a.join_asof(
             b, "at", "k", direction=direction, exact=exact, tolerance=tolerance, how=how
         )
-        assert found.columns == ["k", "at", "x", "y"]
-        seen: list = []
-        found.inspect(lambda r, t, d: seen.append((tuple(r), t, d)))
-        standing = (Counter(), Counter())
+        assert joined.columns == ["k", "at", "x", "y"]
+        emitted: list = []
+        joined.inspect(lambda r, t, d: emitted.append((tuple(r), t, d)))
+        present = (Counter(), Counter())
         expected = []
         for time, changes in enumerate(history):
             for side, record, diff in changes:
                 (a_in, b_in)[side].update([(*record, time, diff)])
-                standing[side][record] += diff
-            expected.append(asof(*standing, direction, tolerance, exact, how))
+                present[side][record] += diff
+            expected.append(asof(*present, direction, tolerance, exact, how))
             for session in (a_in, b_in):
                 session.advance_to(time + 1)
                 session.flush()
@@ -90,7 +90,7 @@ def test_random_histories(spark, history, direction, exact, tolerance, how, ever
                 flow.step()
         for time, wanted in enumerate(expected):
             total: Counter = Counter()
-            for record, at, diff in seen:
+            for record, at, diff in emitted:
                 total[record] += diff if at <= time else 0
             assert {r: n for r, n in total.items() if n} == wanted, time
 
@@ -105,10 +105,10 @@ def test_other_names_and_no_key(spark):
         [(day(2024, 1, 1), "p", 0, 1), (day(2024, 1, 4), "q", 1, 1)],
         "e date, v string, time int, diff int",
     ))
-    found = a.alias("a").join_asof(b.alias("b"), ("d", "e"))
-    assert found.columns == ["d", "v", "e", "v"]
-    found = found.select("d", F.col("a.v").alias("v"), "e", F.col("b.v").alias("w"))
-    assert sorted(tuple(r)[1:] for r in found.at(1).collect()) == [
+    joined = a.alias("a").join_asof(b.alias("b"), ("d", "e"))
+    assert joined.columns == ["d", "v", "e", "v"]
+    joined = joined.select("d", F.col("a.v").alias("v"), "e", F.col("b.v").alias("w"))
+    assert sorted(tuple(r)[1:] for r in joined.at(1).collect()) == [
         ("x", day(2024, 1, 4), "q"), ("y", day(2024, 1, 4), "q")
     ]
     near = a.drop("v").join_asof(b, ("d", "e"), tolerance=datetime.timedelta(days=4))
@@ -150,7 +150,7 @@ def test_the_nearest_of_each_type(spark, kind):
     tolerance = datetime.timedelta(days=2) if kind in ("date", "timestamp", "timestamp_ntz") else 2
     for exact in (True, False):
         for most in (None, tolerance):
-            found = a.join_asof(b, "at", direction="nearest", exact=exact, tolerance=most)
+            joined = a.join_asof(b, "at", direction="nearest", exact=exact, tolerance=most)
             for time, there in ((0, range(1, len(places))), (1, range(2, len(places)))):
                 expected = {}
                 for n, at in enumerate(places):
@@ -161,7 +161,7 @@ def test_the_nearest_of_each_type(spark, kind):
                     expected[n] = min(
                         near, key=lambda m: (near[m], m > n, abs(m - n)), default=None
                     )
-                assert {r.n: r.m for r in found.at(time).collect()} == expected, (time, exact)
+                assert {r.n: r.m for r in joined.at(time).collect()} == expected, (time, exact)
 
 
 @pytest.mark.parametrize(

@@ -56,27 +56,27 @@ def test_a_step_that_fails_changes_nothing(spark, runner):
         customers, customers_in = flow.input("customers", "Customer int")
         lost = orders.join(customers, "customer", "left_anti")
         assert lost.assert_empty("an order of nobody").columns == ["customer", "id"]
-        kept = orders.groupBy("customer").count().keep()
+        counts = orders.groupBy("customer").count().keep()
         customers_in.insert([(1,), (2,)])
         orders_in.insert([(10, 1), (11, 1)])
         flow.advance_to(1)
-        before = sorted(map(tuple, kept.at().collect()))
+        before = sorted(map(tuple, counts.at().collect()))
         orders_in.insert([(12, 2), (13, 3)])
         with pytest.raises(AssertionFailedError) as caught:
             flow.advance_to(2)
-        told = str(caught.value)
-        assert told.startswith("an order of nobody: ")
+        message = str(caught.value)
+        assert message.startswith("an order of nobody: ")
         for part in ("at time 1", "(3, 13)", "multiplicity 1", "'orders'", "assert_empty"):
-            assert part in told
-        assert "(2, 12)" not in told
+            assert part in message
+        assert "(2, 12)" not in message
         assert isinstance(caught.value, AssertionError)
-        assert sorted(map(tuple, kept.at(0).collect())) == before
+        assert sorted(map(tuple, counts.at(0).collect())) == before
         # Dropped, the others go on; and a customer of the same time makes it right.
         assert sum(table.num_rows for table in orders_in.discard()) == 2
         orders_in.insert([(14, 4)])
         customers_in.insert([(4,)])
         flow.advance_to(3)
-        assert (4, 1) in sorted(map(tuple, kept.at().collect()))
+        assert (4, 1) in sorted(map(tuple, counts.at().collect()))
         customers_in.remove([(4,)])
         with pytest.raises(AssertionFailedError, match="at time 3"):
             flow.advance_to(4)
@@ -96,9 +96,10 @@ def test_two_that_are_to_be_equal(spark, runner):
         a_in.insert([(1, 1)])
         with pytest.raises(AssertionFailedError) as caught:
             flow.advance_to(2)
-        told = str(caught.value)
-        assert told.startswith("sums: a collection of (k, n) was to be equal to another one")
-        assert "(1, 5) 1 times more here" in told and "(1, 6) 1 times more in the other" in told
+        message = str(caught.value)
+        assert message.startswith("sums: a collection of (k, n) was to be equal to another one")
+        assert "(1, 5) 1 times more here" in message
+        assert "(1, 6) 1 times more in the other" in message
         flow.discard()
         a_in.insert([(1, 1)])
         b_in.remove([(1, 5)])

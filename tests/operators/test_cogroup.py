@@ -45,14 +45,14 @@ FORMS = {"rows": both, "arrow": in_arrow, "pandas": in_pandas}
 
 
 def expected(left, right):
-    found = Counter()
+    result = Counter()
     for key in {k for k, _ in (*left, *right)}:
         ours, theirs = (
             [((v,), n) for v, n in Counter(v for k, v in rows if k == key).items()]
             for rows in (left, right)
         )
-        found[key, both((key,), ours, theirs)[0][0]] += 1
-    return found
+        result[key, both((key,), ours, theirs)[0][0]] += 1
+    return result
 
 
 @given(data=st.data(), form=st.sampled_from(["rows", "rows", "arrow"]),
@@ -61,9 +61,9 @@ def test_a_cogroup(spark, data, form, runner, buckets):
     with Dataflow(spark, runner=runner, buckets=buckets) as flow:
         a, a_in = flow.input("a", "k int, v string")
         b, b_in = flow.input("b", "key int, v int")
-        found = a.groupBy("K").cogroup(b.groupBy("key")).reduce(
+        grouped = a.groupBy("K").cogroup(b.groupBy("key")).reduce(
             FORMS[form], "found string", form=form)
-        kept = found.keep()
+        output = grouped.keep()
         left, right = [], []
         for time in range(3):
             for session, there, rows in ((a_in, left, left_rows), (b_in, right, right_rows)):
@@ -72,7 +72,7 @@ def test_a_cogroup(spark, data, form, runner, buckets):
                 session.remove(gone)
                 there[:] = [*there[len(gone):], *came]
             flow.advance_to(time + 1)
-            assert Counter(map(tuple, kept.at().collect())) == expected(left, right)
+            assert Counter(map(tuple, output.at().collect())) == expected(left, right)
 
 
 @given(updates=st.lists(
@@ -84,10 +84,10 @@ def test_every_time_of_a_history(spark, updates):
         DiffFrame(spark.createDataFrame(rows, "k int, v int, time int, diff int"))
         for rows in sides
     )
-    found = a.groupBy("k").cogroup(b.groupBy("k")).reduce(both, "found string")
+    grouped = a.groupBy("k").cogroup(b.groupBy("k")).reduce(both, "found string")
     for time in range(4):
         left, right = ([(k, v) for k, v, t, _ in rows if t <= time] for rows in sides)
-        assert Counter(map(tuple, found.at(time).collect())) == expected(left, right)
+        assert Counter(map(tuple, grouped.at(time).collect())) == expected(left, right)
 
 
 VALUES = [
@@ -120,14 +120,14 @@ def test_what_pyspark_gives(spark, runner):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         a, a_in = flow.input("a", STRUCT)
         b, b_in = flow.input("b", "j int, n int")
-        found = a.groupBy("k").cogroup(b.groupBy("j")).applyInPandas(
+        grouped = a.groupBy("k").cogroup(b.groupBy("j")).applyInPandas(
             shapes, "k int, left string, right string")
-        assert found.columns == ["k", "left", "right"]
-        kept = found.keep()
+        assert grouped.columns == ["k", "left", "right"]
+        output = grouped.keep()
         a_in.insert(VALUES)
         b_in.insert(other)
         flow.advance_to(1)
-        assert sorted(map(str, kept.at().collect())) == sorted(map(str, plain.collect()))
+        assert sorted(map(str, output.at().collect())) == sorted(map(str, plain.collect()))
 
 
 def test_only_touched_keys_are_called(spark):
@@ -140,22 +140,22 @@ def test_only_touched_keys_are_called(spark):
     with Dataflow(spark, runner="local", buckets=2) as flow:
         a, a_in = flow.input("a", "k int, v int")
         b, b_in = flow.input("b", "k int, w int")
-        kept = a.groupBy("k").cogroup(b.groupBy("k")).reduce(called, "l int, r int").keep()
+        output = a.groupBy("k").cogroup(b.groupBy("k")).reduce(called, "l int, r int").keep()
         a_in.insert([(k, 0) for k in range(100)])
         b_in.insert([(k, 0) for k in range(50, 150)])
         flow.advance_to(1)
-        kept.at().collect()
+        output.at().collect()
         assert sorted(calls) == [(k,) for k in range(150)]
         calls.clear()
         b_in.remove([(70, 0)])
         a_in.insert([(149, 1)])
         flow.advance_to(2)
-        found = {r.k: (r.l, r.r) for r in kept.at().collect()}
+        sizes = {r.k: (r.l, r.r) for r in output.at().collect()}
         assert sorted(calls) == [(70,), (149,)]
-        assert found[70] == (1, 0) and found[149] == (1, 1) and len(found) == 150
+        assert sizes[70] == (1, 0) and sizes[149] == (1, 1) and len(sizes) == 150
         a_in.remove([(70, 0)])
         flow.advance_to(3)
-        assert 70 not in {r.k for r in kept.at().collect()}
+        assert 70 not in {r.k for r in output.at().collect()}
 
 
 def test_a_cogroup_in_a_loop(spark):
@@ -187,9 +187,9 @@ def test_one_key_of_all(spark):
     columns = "n int, time int, diff int"
     a = DiffFrame(spark.createDataFrame([(1, 0, 1), (2, 1, 1)], columns))
     b = DiffFrame(spark.createDataFrame([(5, 0, 2)], columns))
-    found = a.groupBy().cogroup(b.groupBy()).reduce(
+    grouped = a.groupBy().cogroup(b.groupBy()).reduce(
         lambda key, left, right: [(len(left), right[0][1])], "l int, r int")
-    assert [tuple(r) for r in found.at(1).collect()] == [(2, 2)]
+    assert [tuple(r) for r in grouped.at(1).collect()] == [(2, 2)]
 
 
 WRONG = {
@@ -224,8 +224,8 @@ def test_what_fails_names_the_key(spark):
         groups.reduce(lambda key, left, right: [(next(more),)], "x int", check=True).at(0)
     with pytest.raises(SchemaError, match="without x"):
         groups.applyInArrow(lambda left, right: left, "x int").at(0)
-    found = groups.applyInArrow(lambda left, right: left, "k int").at(0).collect()
-    assert [tuple(row) for row in found] == [(7,)]
+    rows = groups.applyInArrow(lambda left, right: left, "k int").at(0).collect()
+    assert [tuple(row) for row in rows] == [(7,)]
 
 
 def test_groups_are_named_as_pyspark_names_them(spark):
@@ -234,11 +234,11 @@ def test_groups_are_named_as_pyspark_names_them(spark):
         [("x", 1, 0, 1)], "`a b` string, n int, time int, diff int"))
     for name in ("`a b`", "a b", F.col("`a b`"), frame["a b"]):
         groups = frame.groupBy(name)
-        for found in (
+        for output in (
             groups.reduce(lambda key, rows: [(len(rows),)], "size int"),
             groups.cogroup(groups).reduce(lambda key, a, b: [(len(a),)], "size int"),
         ):
-            assert found.at(0).collect() == [("x", 1)]
+            assert output.at(0).collect() == [("x", 1)]
     for name in (F.col("n") + 1, F.col("n").alias("a b")):
         with pytest.raises(SchemaError, match="is an expression.*withColumn"):
             frame.groupBy(name).reduce(lambda key, rows: [], "size int")

@@ -140,11 +140,11 @@ def multiset(frame):
 def test_at_each_time_as_pyspark_does(spark, tables, done):
     rows = [(*row, time, diff) for row, time, diff in UPDATES]
     updates = spark.createDataFrame(rows, f"{SCHEMA}, time int, diff int")
-    found = DONE[done](DiffFrame(updates))
+    actual = DONE[done](DiffFrame(updates))
     expected = [DONE[done](table) for table in tables]
-    assert found.dtypes == expected[0].dtypes
+    assert actual.dtypes == expected[0].dtypes
     for time, right in zip(TIMES, expected):
-        assert multiset(found.at(time)) == multiset(right), f"at {time}"
+        assert multiset(actual.at(time)) == multiset(right), f"at {time}"
 
 
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
@@ -152,7 +152,7 @@ def test_kept_up_to_date(spark, tables, runner):
     done = [DONE[name] for name in ("arithmetic", "rollup", "pivot several")]
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", SCHEMA)
-        found = [one(rows).keep() for one in done]
+        outputs = [one(rows).keep() for one in done]
         for time in TIMES:
             for row, at, diff in UPDATES:
                 if at == time:
@@ -160,7 +160,7 @@ def test_kept_up_to_date(spark, tables, runner):
             session.advance_to(time + 1)
             session.flush()
             flow.step()
-            for one, ours in zip(done, found):
+            for one, ours in zip(done, outputs):
                 assert multiset(ours.at(time)) == multiset(one(tables[time]))
 
 
@@ -212,11 +212,11 @@ def kept_lists(spark, nullable, ways):
     table = spark.createDataFrame(NESTED, schema)
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, session = flow.input("rows", schema)
-        found = {way: GROUPS[way](rows).agg(*computed_of_lists()).keep(way) for way in ways}
+        outputs = {way: GROUPS[way](rows).agg(*computed_of_lists()).keep(way) for way in ways}
         session.insert(NESTED)
         session.advance_to(1)
         flow.step()
-        for way, ours in found.items():
+        for way, ours in outputs.items():
             expected = GROUPS[way](table).agg(*computed_of_lists())
             assert ours.dtypes == expected.dtypes
             assert multiset(ours.at(0)) == multiset(expected), way
@@ -263,16 +263,16 @@ def windowed(spark, kind, done):
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, session = flow.input("rows", schema)
         make = TIME_WINDOWS[kind]
-        found = {name: WINDOWED[name](rows, make).keep(name) for name in done}
+        outputs = {name: WINDOWED[name](rows, make).keep(name) for name in done}
         session.insert(EVENTS)
         flow.advance_to(1)
-        for name, ours in found.items():
+        for name, ours in outputs.items():
             expected = WINDOWED[name](table, make)
             assert ours.dtypes == expected.dtypes
             assert multiset(ours.at(0)) == multiset(expected), name
         session.remove(EVENTS)
         flow.advance_to(2)
-        assert [name for name, ours in found.items() if ours.at(1).collect()] == []
+        assert [name for name, ours in outputs.items() if ours.at(1).collect()] == []
 
 
 def test_sliding_windows_in_a_rollup(spark):

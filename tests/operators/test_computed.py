@@ -100,8 +100,8 @@ def frame(spark):
 
 @pytest.fixture(scope="module")
 def table(frame):
-    found = frame.toArrow()
-    return with_updates(found.cast(Schema(STRUCT).arrow()))
+    rows = frame.toArrow()
+    return with_updates(rows.cast(Schema(STRUCT).arrow()))
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +121,10 @@ def by_spark(frame, columns):
     # asks for it, and it may overflow there.
     frame.sparkSession.conf.set("spark.sql.subexpressionElimination.enabled", "false")
     try:
-        found = result.toArrow().cast(kinds)
+        computed = result.toArrow().cast(kinds)
     finally:
         frame.sparkSession.conf.unset("spark.sql.subexpressionElimination.enabled")
-    return result.schema.fields, found.columns
+    return result.schema.fields, computed.columns
 
 
 def listed(values):
@@ -478,15 +478,15 @@ def test_random_expressions(spark, frame, table, seed):
     writer = Writer(seed)
     kinds = (writer.integer, writer.truth, writer.decimal, writer.truth)
     texts = [kinds[n % 4](2 if n % 4 == 2 else 4) for n in range(80)]
-    kept = []
+    compiled = []
     for text in texts:
         formula = formula_of(F.expr(text))
         try:
-            kept += [F.expr(text)] if formula and column_of(formula.formula, table) else []
+            compiled += [F.expr(text)] if formula and column_of(formula.formula, table) else []
         except DiffOverflowError:
             pass
-    assert len(kept) > 15
-    check(frame, table, kept)
+    assert len(compiled) > 15
+    check(frame, table, compiled)
 
 
 #: Expressions that overflow in Spark, and their names in the error.
@@ -536,9 +536,9 @@ def test_times_without_room(spark, utc, text, kind):
 def left_over(spark, columns, inserted, removed):
     """The remaining rows when Spark evaluates the insertions, and formulas the removals."""
     with Dataflow(spark) as flow:
-        given, session = flow.input("rows", STRUCT)
-        made = given.select(*[column.alias(f"c{n}") for n, column in enumerate(columns)]).keep()
-        assert made._node.stage.portable
+        rows, session = flow.input("rows", STRUCT)
+        output = rows.select(*[column.alias(f"c{n}") for n, column in enumerate(columns)]).keep()
+        assert output._node.stage.portable
         if inserted is not None:
             assert not inserted.isLocal()
             session.insert(inserted)
@@ -547,7 +547,7 @@ def left_over(spark, columns, inserted, removed):
         session.advance_to(1)
         session.flush()
         flow.step()
-        return made.to_df().count()
+        return output.to_df().count()
 
 
 @in_sql_text
@@ -584,13 +584,15 @@ def test_what_spark_inserts_formulas_remove_or_both_refuse(spark, seed):
 def test_formulas_can_be_turned_off(spark, updates):
     spark.conf.set(COMPILE, "false")
     try:
-        made = updates.where(F.col("i") > 1).withColumn("m", F.col("i") + 1)
-        assert not made._node.stage.portable
+        computed = updates.where(F.col("i") > 1).withColumn("m", F.col("i") + 1)
+        assert not computed._node.stage.portable
     finally:
         spark.conf.unset(COMPILE)
     again = updates.where(F.col("i") > 1).withColumn("m", F.col("i") + 1)
     assert again._node.stage.portable
-    assert Counter(made.select("m").at(0).collect()) == Counter(again.select("m").at(0).collect())
+    assert Counter(computed.select("m").at(0).collect()) == Counter(
+        again.select("m").at(0).collect()
+    )
 
 
 @in_sql_text
@@ -620,20 +622,20 @@ def test_columns_that_nobody_wants(table, updates, frame):
     assert again.toArrow().to_pylist() == done.to_pylist()
     where = updates.where("b > h")._node
     assert where.needs(frozenset({"i"})) == {"b", "h", "i"}
-    kept = where.stage.on_frame(frame.select("h", F.lit(0).alias(TIME), "b"
+    rows = where.stage.on_frame(frame.select("h", F.lit(0).alias(TIME), "b"
                                              ).withColumn(DIFF, F.lit(0)))
-    assert sorted(kept.columns) == sorted(few.column_names)
-    assert kept.count() == where.stage.on_table(few).num_rows
+    assert sorted(rows.columns) == sorted(few.column_names)
+    assert rows.count() == where.stage.on_table(few).num_rows
 
 
 def test_a_filter_copies_what_is_read(spark, monkeypatch):
     """The whole of a wide table is most of the work on it."""
-    given = []
+    tables = []
     on_table = projection.Filter.on_table
 
     def watched(self, table):
         found = on_table(self, table)
-        given.append((found.num_rows, found.column_names))
+        tables.append((found.num_rows, found.column_names))
         return found
 
     monkeypatch.setattr(projection.Filter, "on_table", watched)
@@ -646,15 +648,15 @@ def test_a_filter_copies_what_is_read(spark, monkeypatch):
                 "k": [0] * rows, "a": range(rows), "b": [0] * rows, "c": ["x"] * rows}))
             flow.advance_to(flow.session("wide").time() + 1)
         assert found.at().collect() == [(0, 4999)]
-    many = {frozenset(names) - {TIME, DIFF} for rows, names in given if rows > 2000}
+    many = {frozenset(names) - {TIME, DIFF} for rows, names in tables if rows > 2000}
     assert many == {frozenset("kab"), frozenset("ka")}
 
 
 def test_formulas_read_the_columns_that_spark_resolves(spark, updates):
     """A formula is made of the columns that Spark finds, or of none."""
     joined = updates.alias("l").join(updates.alias("r"), F.col("l.i") == F.col("r.l"))
-    found = joined.where(F.col("l.h") < F.col("r.h"))._node
-    assert found.stage.portable and found.stage.condition.columns == {"h_1", "h_2"}
+    node = joined.where(F.col("l.h") < F.col("r.h"))._node
+    assert node.stage.portable and node.stage.condition.columns == {"h_1", "h_2"}
     odd = spark.createDataFrame(
         [((1,), 2, 3, 4, 0, 1)],
         "r struct<x int>, `r.x` int, `r, x` int, `q``x` int, time int, diff int",
@@ -695,20 +697,20 @@ def test_programs(spark, updates, runner, by_hand):
         session.advance_to(1)
         session.flush()
         flow.step()
-        found = sorted(map(repr, result.at(0).collect()))
+        actual = sorted(map(repr, result.at(0).collect()))
     expected = spark.createDataFrame(ROWS, STRUCT).where("i IS NOT NULL AND (s <> 'B' OR d < e)")
     expected = expected.selectExpr("i * 2 + 1 AS n", "s", "coalesce(b, i)").selectExpr(
         "n", "s", "n % 3 = 0 AS third", "`coalesce(b, i)`"
     ).where("n > -5").groupBy("n", "s", "third", "coalesce(b, i)").count()
-    assert found == sorted(map(repr, expected.collect()))
+    assert actual == sorted(map(repr, expected.collect()))
     # For a collection that comes as a whole, Spark does the same.
-    assert sorted(map(repr, program(updates).at(0).collect())) == found
+    assert sorted(map(repr, program(updates).at(0).collect())) == actual
 
 
 def stages_of(node):
     """The stages of all linear operators that a node is made of."""
-    found = [node.stage] if isinstance(node, Linear) else []
-    return [*found, *(stage for source in node.inputs for stage in stages_of(source))]
+    stages = [node.stage] if isinstance(node, Linear) else []
+    return [*stages, *(stage for source in node.inputs for stage in stages_of(source))]
 
 
 #: Aggregates and groups over expressions. Spark has to evaluate none.
@@ -754,14 +756,14 @@ def test_select_expr(spark, runner):
     }
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         collection, session = flow.input("rows", "n int, s string")
-        found = {name: way(collection).keep() for name, way in ways.items()}
+        outputs = {name: way(collection).keep() for name, way in ways.items()}
         session.insert(rows)
         session.close()
         flow.step()
         for name, way in ways.items():
             expected = way(frame)
-            assert found[name].columns == expected.columns, name
-            assert Counter(found[name].at().collect()) == Counter(expected.collect()), name
+            assert outputs[name].columns == expected.columns, name
+            assert Counter(outputs[name].at().collect()) == Counter(expected.collect()), name
 
 
 @pytest.mark.parametrize("text", ["1", "`1`", "upper(s)", "`upper(s)`", "a.b", "`a.b`", "N", " * "])
@@ -769,9 +771,9 @@ def test_select_expr_reads_sql_and_not_names(spark, text):
     """A column whose name is an expression does not hide the expression."""
     odd = "`1` int, s string, `upper(s)` string, a struct<b: int>, `a.b` int, n int"
     frame = spark.createDataFrame([(7, "x", "y", (3,), 4, 5, 0, 1)], f"{odd}, time int, diff int")
-    found = DiffFrame(frame).selectExpr(text).at(0)
+    actual = DiffFrame(frame).selectExpr(text).at(0)
     expected = frame.drop("time", "diff").selectExpr(text)
-    assert (found.columns, found.collect()) == (expected.columns, expected.collect())
+    assert (actual.columns, actual.collect()) == (expected.columns, expected.collect())
 
 
 def test_select_expr_names_what_is_ambiguous(updates):

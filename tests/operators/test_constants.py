@@ -65,18 +65,18 @@ HISTORY = [[((1, 2), 1), ((2, 3), 1), ((7, 8), 2)], [((2, 3), 2), ((7, 8), -1), 
 
 
 def table_at(time: int) -> list[Any]:
-    found: Counter[Any] = Counter()
+    rows: Counter[Any] = Counter()
     for part in HISTORY[: time + 1]:
         for row, diff in part:
-            found[row] += diff
-    return list(found.elements())
+            rows[row] += diff
+    return list(rows.elements())
 
 
 def test_every_operator_takes_a_spark_frame_as_spark_does(spark):
     plain = near(spark, PLAIN, EDGES)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         frame, session = flow.input("edges", EDGES)
-        found = {name: method(frame, plain).keep(name) for name, method in METHODS.items()}
+        outputs = {name: method(frame, plain).keep(name) for name, method in METHODS.items()}
         for time, part in enumerate(HISTORY):
             session.update([(*row, time, diff) for row, diff in part])
             session.advance_to(time + 1)
@@ -84,8 +84,8 @@ def test_every_operator_takes_a_spark_frame_as_spark_does(spark):
             flow.step()
             table = near(spark, table_at(time), EDGES)
             expected = {name: method(table, plain) for name, method in METHODS.items()}
-            assert all_rows({name: kept.at(time) for name, kept in found.items()}) == all_rows(
-                expected)
+            actual = all_rows({name: output.at(time) for name, output in outputs.items()})
+            assert actual == all_rows(expected)
 
 
 @pytest.mark.parametrize("kind", ["far", "arrow", "batch", "stream", "pandas"])
@@ -122,16 +122,16 @@ def test_one_table_is_evaluated_and_arranged_once(spark):
     plain = spark.range(5).mapInArrow(seen, "id long").toDF("dst")
     with Dataflow(spark, runner="spark", buckets=2) as flow:
         frame, session = flow.input("edges", EDGES)
-        found = [frame.join(plain, "dst").keep(), frame.semijoin(plain).keep(),
-                 plain_again(frame, plain).keep()]
+        outputs = [frame.join(plain, "dst").keep(), frame.semijoin(plain).keep(),
+                   plain_again(frame, plain).keep()]
         for time in range(2):
             session.insert([(time, 3)])
             session.advance_to(time + 1)
             session.flush()
             flow.step()
         assert counted.value == 5
-        assert rows_of(found[0].at()) == Counter([(3, 0), (3, 1)])
-        assert rows_of(found[1].at()) == Counter([(0, 3), (1, 3)])
+        assert rows_of(outputs[0].at()) == Counter([(3, 0), (3, 1)])
+        assert rows_of(outputs[1].at()) == Counter([(0, 3), (1, 3)])
         names = [row.name for row in flow.arrangements().collect()]
         assert sum("(constant)" in name and "by_key" in name for name in names) <= 2, names
 
@@ -160,9 +160,9 @@ def test_beside_a_whole_history_it_is_there_from_its_first_time_on(spark):
     for far in (False, True):
         updates = spark.createDataFrame([(1, -7, 1), (2, 3, 1)], "n long, time int, diff int")
         numbers = DiffFrame(updates.repartition(2) if far else updates)
-        found = numbers.join(pa.table({"n": [1, 2], "s": ["a", "b"]}), "n")
-        assert rows_of(found.at(-7)) == Counter([(1, "a")])
-        assert rows_of(found.at(3)) == Counter([(1, "a"), (2, "b")])
+        joined = numbers.join(pa.table({"n": [1, 2], "s": ["a", "b"]}), "n")
+        assert rows_of(joined.at(-7)) == Counter([(1, "a")])
+        assert rows_of(joined.at(3)) == Counter([(1, "a"), (2, "b")])
         assert rows_of(numbers.union(spark.range(1)).at(-7)) == Counter([(1,), (0,)])
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_constant_is_refused(spark):
     history = spark.createDataFrame([(1, 2, 0, 1)], EDGES + ", time long, diff long")
     with Dataflow(spark, runner="local") as flow:
         frame, _ = flow.input("edges", EDGES)
-        for call, error, *told in [
+        for call, error, *parts in [
             (lambda: frame.join(history, "src"), SchemaError, "time, diff", "update(df)", "rename"),
             (lambda: frame.union(history.drop("diff", "dst")), SchemaError, "time", "rename"),
             (lambda: frame.union(DiffFrame(history)), SchemaError, "without DiffFrame"),
@@ -210,10 +210,10 @@ def test_what_is_no_constant_is_refused(spark):
             (lambda: flow.constant([(1, 2)], "n int, N int"), SchemaError, "more than once"),
             (lambda: flow.constant(pa.table({"__n": [1]})), Exception, "__n"),
         ]:
-            with pytest.raises(error) as found:
+            with pytest.raises(error) as caught:
                 call()
-            for text in told:
-                assert text in str(found.value), found.value
+            for text in parts:
+                assert text in str(caught.value), caught.value
     whole = DiffFrame(history)
     with pytest.raises(SchemaError, match="DiffFrame\\(df\\) wraps them"):
         whole.union(history)

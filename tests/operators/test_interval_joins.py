@@ -59,12 +59,12 @@ def order(value):
 @given(data=st.data())
 def test_intervals_and_their_values_share_a_block(kind, data):
     arrow, values, sizes = ORDERED[kind]
-    made = data.draw(st.lists(values, min_size=3, max_size=20))
+    bounds = data.draw(st.lists(values, min_size=3, max_size=20))
     if pa.types.is_decimal(arrow):
-        made = [Decimal(v).scaleb(-arrow.scale, Context(60)) for v in made]
-    column = pa.array(made, arrow)
+        bounds = [Decimal(v).scaleb(-arrow.scale, Context(60)) for v in bounds]
+    column = pa.array(bounds, arrow)
     size = data.draw(st.sampled_from(sizes))
-    at = sorted(range(len(made)), key=lambda i: order(made[i]))
+    at = sorted(range(len(bounds)), key=lambda i: order(bounds[i]))
     codes = numbers(column, size)[at]
     assert (codes[1:] >= codes[:-1]).all()
     if size is not None and data.draw(st.booleans()):
@@ -89,7 +89,7 @@ def test_intervals_and_their_values_share_a_block(kind, data):
         assert len(set(there)) == len(there) <= 41
         for i, mine in of_value.items():
             met = len(set(mine) & set(there))
-            low, value, high = (order(made[j]) for j in (first[row], i, last[row]))
+            low, value, high = (order(bounds[j]) for j in (first[row], i, last[row]))
             assert met == 1 if low <= value <= high else met <= 1
 
 
@@ -119,23 +119,23 @@ HOWS = ["inner", "left", "right", "full", "left_semi", "left_anti"]
 
 def pairs_of(left, right, how, keyed, holds):
     """The join of rows (k, n, value), by all pairs; in the columns k, n, value, m, other."""
-    found = []
+    pairs = []
 
     def match(a, b):
         return holds(a[2], b[2]) and (not keyed or a[0] is not None and a[0] == b[0])
     for a in left:
         some = [b for b in right if match(a, b)]
         if how in ("left_semi", "left_anti"):
-            found += [a] if bool(some) == (how == "left_semi") else []
+            pairs += [a] if bool(some) == (how == "left_semi") else []
             continue
-        found += [(*a, *b[1:]) for b in some]
+        pairs += [(*a, *b[1:]) for b in some]
         if not some and how in ("left", "full"):
-            found.append((*a, None, None))
+            pairs.append((*a, None, None))
     if how in ("right", "full"):
         for b in right:
             if not any(match(a, b) for a in left):
-                found.append((b[0] if keyed else None, None, None, *b[1:]))
-    return Counter(map(shown, found))
+                pairs.append((b[0] if keyed else None, None, None, *b[1:]))
+    return Counter(map(shown, pairs))
 
 
 def shown(row):
@@ -184,7 +184,7 @@ def test_interval(spark, kind, data, how, keyed, runner, buckets):
         )
         if not keyed and how not in ("left_semi", "left_anti"):
             joined = joined.drop("j")
-        kept = joined.keep()
+        output = joined.keep()
         left, right = [], []
         for time in range(3):
             for session, there, more in ((a_in, left, lefts), (b_in, right, rights)):
@@ -193,9 +193,9 @@ def test_interval(spark, kind, data, how, keyed, runner, buckets):
                 session.remove(gone)
                 there[:] = [*there[len(gone):], *came]
             flow.advance_to(time + 1)
-            found = Counter(shown(row) for row in map(tuple, kept.at().collect()))
+            actual = Counter(shown(row) for row in map(tuple, output.at().collect()))
             expected = pairs_of(left, right, how, keyed, holds)
-            assert found == expected
+            assert actual == expected
 
 
 FLOATS = [-1.5, 0.0, -0.0, 0.1, 0.3, 1.0, 2.5, 1e16, 1e16 + 2, math.nan, math.inf, -math.inf]
@@ -252,7 +252,7 @@ def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
     with Dataflow(spark, runner=runner, buckets=buckets) as flow:
         a, a_in = flow.input("a", f"n int, x {kind}, z {kind}")
         b, b_in = flow.input("b", f"m int, y {kind}, w {kind}")
-        kept = a.join(b, F.expr(condition), how).keep()
+        output = a.join(b, F.expr(condition), how).keep()
         left, right = [], []
         for time in range(3):
             for session, there in ((a_in, left), (b_in, right)):
@@ -262,7 +262,7 @@ def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
                 session.remove(gone)
                 there[:] = [*there[len(gone):], *came]
             flow.advance_to(time + 1)
-            found = Counter(shown(row) for row in map(tuple, kept.at().collect()))
+            actual = Counter(shown(row) for row in map(tuple, output.at().collect()))
             expected = []
             for one in left:
                 some = [other for other in right if match(one, other)]
@@ -278,7 +278,7 @@ def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
                     (None, None, None, *other) for other in right
                     if not any(match(one, other) for one in left)
                 ]
-            assert found == Counter(map(shown, expected))
+            assert actual == Counter(map(shown, expected))
 
 
 @pytest.mark.parametrize("adds", [True, False])
@@ -296,8 +296,8 @@ def test_sums_within_64_bits(spark, adds):
     found = frame.select("value", "by", both.alias("sum")).at(0).collect()
     assert {tuple(row) for row in found} == {(*row, clipped(*row)) for row in rows}
     for limit in (-5, 0, 4, 2**61):
-        one = _within_64_bits(F.col("value"), F.lit(limit).cast("long"), adds, limit)
-        sums = frame.select("value", one.alias("sum")).at(0).collect()
+        clipped_sum = _within_64_bits(F.col("value"), F.lit(limit).cast("long"), adds, limit)
+        sums = frame.select("value", clipped_sum.alias("sum")).at(0).collect()
         assert {tuple(row) for row in sums} == {(value, clipped(value, limit)) for value in ends}
 
 
@@ -349,16 +349,16 @@ def test_overlaps_and_bands_meet_few_pairs(spark):
         with Dataflow(spark, runner="local", buckets=1) as flow:
             a, a_in = flow.input("a", "lo long, hi long")
             b, b_in = flow.input("b", "low long, high long")
-            kept = a.join(b, on).agg(F.count("*").alias("n")).keep()
+            counted = a.join(b, on).agg(F.count("*").alias("n")).keep()
             begin = np.arange(20_000) * 10
             a_in.insert(pa.table({"lo": begin, "hi": begin + 10}))
             b_in.insert(pa.table({"low": begin, "high": begin + 10}))
             flow.advance_to(1)
-            assert kept.at().collect()[0].n == pairs
+            assert counted.at().collect()[0].n == pairs
             assert flow.last_report.rows_out < 10**6
             a_in.remove([(50, 60)])
             flow.advance_to(2)
-            assert kept.at().collect()[0].n == pairs - 3
+            assert counted.at().collect()[0].n == pairs - 3
             assert flow.last_report.rows_read < 1000
 
 
@@ -401,10 +401,10 @@ def test_lengths_of_intervals_in_conditions(spark, condition):
     right = spark.createDataFrame([], "y bigint, d date, t timestamp, p decimal(10,2), r string")
     for on in (F.expr(condition), [F.expr(part) for part in condition.split(" and ")]
                if "between" not in condition else F.expr(condition)):
-        found = parse_condition(left, right, on).interval
-        assert found is not None and found.length == BOUNDED[condition]
+        interval = parse_condition(left, right, on).interval
+        assert interval is not None and interval.length == BOUNDED[condition]
         alone = condition in ("x < y", "s < r", "y between x - 5.5D and x + 5")
-        assert (found.lower is None or found.upper is None) == alone
+        assert (interval.lower is None or interval.upper is None) == alone
 
 
 def test_a_band_of_one_key_meets_few_pairs(spark):
@@ -417,11 +417,11 @@ def test_a_band_of_one_key_meets_few_pairs(spark):
         while at_blocks.kind != "join":
             (at_blocks,) = at_blocks.inputs
         assert all(len(side.key) == 2 for side in at_blocks.inputs)
-        kept = near.agg(F.count("*").alias("n")).keep()
+        counted = near.agg(F.count("*").alias("n")).keep()
         for session, name in ((a_in, "x"), (b_in, "y")):
             session.insert(pa.table({"k": np.zeros(20_000, np.int32), name: np.arange(20_000)}))
         flow.advance_to(1)
-        assert kept.at().collect()[0].n == 11 * 20_000 - 30
+        assert counted.at().collect()[0].n == 11 * 20_000 - 30
 
 
 def test_comparisons_of_columns_of_frames(spark):
@@ -429,7 +429,7 @@ def test_comparisons_of_columns_of_frames(spark):
     with Dataflow(spark, runner="local", buckets=1) as flow:
         a, a_in = flow.input("a", "k int, x int")
         b, b_in = flow.input("b", "k int, x int")
-        kept = {
+        outputs = {
             name: a.join(b, condition).select(a["x"], b["x"].alias("y")).keep()
             for name, condition in {
                 "less": a["x"] < b["x"],
@@ -441,9 +441,11 @@ def test_comparisons_of_columns_of_frames(spark):
         a_in.insert(rows)
         b_in.insert(rows)
         flow.advance_to(1)
-        found = {name: sorted(map(tuple, one.at().collect())) for name, one in kept.items()}
+        actual = {
+            name: sorted(map(tuple, output.at().collect())) for name, output in outputs.items()
+        }
     pairs = [(x, y) for _, x in rows for _, y in rows]
-    assert found == {
+    assert actual == {
         "less": [(x, y) for x, y in pairs if x < y],
         "near": [(x, y) for x, y in pairs if x <= y <= x + 1],
         "of a key": [(x, y) for x, y in pairs if (x - y) in (0, 2)],
@@ -483,17 +485,17 @@ def test_an_interval_in_a_loop(spark):
             near = reached.alias("r").join_interval(places.alias("p"), "x", lower=-2, upper=2)
             return near.select(F.col("p.x").alias("x")).union(start).distinct()
 
-        kept = start.iterate(further).keep()
+        output = start.iterate(further).keep()
         places_in.insert([(n,) for n in (0, 2, 3, 5, 8, 9, 11)])
         start_in.insert([(0,)])
         flow.advance_to(1)
-        assert sorted(r.x for r in kept.at().collect()) == [0, 2, 3, 5]
+        assert sorted(r.x for r in output.at().collect()) == [0, 2, 3, 5]
         places_in.insert([(6,)])
         flow.advance_to(2)
-        assert sorted(r.x for r in kept.at().collect()) == [0, 2, 3, 5, 6, 8, 9, 11]
+        assert sorted(r.x for r in output.at().collect()) == [0, 2, 3, 5, 6, 8, 9, 11]
         places_in.remove([(3,)])
         flow.advance_to(3)
-        assert sorted(r.x for r in kept.at().collect()) == [0, 2]
+        assert sorted(r.x for r in output.at().collect()) == [0, 2]
 
 
 @pytest.mark.slow

@@ -105,11 +105,11 @@ CUTS = {
 
 def history(program):
     """The updates of each input, with as many columns as it has."""
-    found = []
+    steps = []
     for columns, updates in zip(program.inputs, HISTORY):
         fit = {1: lambda r: r[:1], 2: lambda r: r, 3: lambda r: (r[0], r[1], r[1])}[len(columns)]
-        found.append([(fit(record), time, diff) for record, time, diff in updates])
-    return found
+        steps.append([(fit(record), time, diff) for record, time, diff in updates])
+    return steps
 
 
 def fed(spark, program, cuts, updates=None, **options):
@@ -166,8 +166,8 @@ def test_every_way_in_spark(spark, name, cut):
 def test_colliding_hashes(spark, name):
     expected = fed(spark, PROGRAMS[name], CUTS["even"], runner="local", buckets=1)
     with one_bit_hash():
-        found = fed(spark, PROGRAMS[name], CUTS["taking turns"], runner="local", buckets=1, held=0)
-    assert found == expected
+        actual = fed(spark, PROGRAMS[name], CUTS["taking turns"], runner="local", buckets=1, held=0)
+    assert actual == expected
 
 
 @every_runner
@@ -257,7 +257,7 @@ def check_against_pyspark(spark, schemas, updates, made, in_spark=(), at=1):
     ]
     with Dataflow(spark, runner="local", buckets=2) as flow:
         sides, sessions = zip(*(flow.input(f"in{i}", schema) for i, schema in enumerate(schemas)))
-        found = {name: make(*sides).arrange_by_self() for name, make in made.items()}
+        outputs = {name: make(*sides).arrange_by_self() for name, make in made.items()}
         for session, rows in zip(sessions, updates):
             session.update([row for row in rows if row[-2] <= at])
             session.close()
@@ -265,8 +265,8 @@ def check_against_pyspark(spark, schemas, updates, made, in_spark=(), at=1):
         for name, make in made.items():
             expected = make(*plain)
             wanted = multiset(expected)
-            assert types(found[name]) == types(expected), name
-            assert multiset(found[name].at()) == wanted, name
+            assert types(outputs[name]) == types(expected), name
+            assert multiset(outputs[name].at()) == wanted, name
             if name in in_spark:
                 again = make(*lazy)
                 assert types(again) == types(expected), name
@@ -354,8 +354,8 @@ def test_names_that_both_sides_have(spark):
     assert [f.name for f in both.schema.fields] == ["k", "x", "x"]
     assert both.at(0).columns == ["k", "x", "x"]
     assert both.to_df().columns == ["k", "x", "x", "time", "diff"]
-    told = both.select("k", F.col("a.x").alias("one"), F.col("b.x").alias("two"))
-    assert multiset(told.at(0)) == {(1, "a", "a"): 1, (1, "b", "a"): 2}
+    renamed = both.select("k", F.col("a.x").alias("one"), F.col("b.x").alias("two"))
+    assert multiset(renamed.at(0)) == {(1, "a", "a"): 1, (1, "b", "a"): 2}
     assert multiset(both.select("b.x").at(0)) == {("a",): 3}
     assert multiset(both.where(F.col("a.x") != F.col("b.x")).at(0)) == {(1, "b", "a"): 2}
     assert multiset(both.drop("x").at(0)) == {(1,): 3}
@@ -363,8 +363,8 @@ def test_names_that_both_sides_have(spark):
     on = F.col("a.k") == F.col("b.k")
     third = a.join(b, on).join(left.alias("c"), F.col("c.x") == F.col("b.x"))
     assert third.columns == ["k", "x"] * 3
-    found = third.select("a.x", "b.k", F.col("c.k").alias("other"))
-    assert multiset(found.at(0)) == {
+    selected = third.select("a.x", "b.k", F.col("c.k").alias("other"))
+    assert multiset(selected.at(0)) == {
         ("a", 1, 1): 1, ("b", 1, 1): 2, ("a", 1, None): 1, ("b", 1, None): 2,
     }
 
@@ -434,10 +434,10 @@ def test_a_hot_key_with_many_changes_in_one_step(spark, runner):
         left_in.close()
         right_in.close()
         flow.step()
-    found = pa.concat_tables(tables).to_pandas()
+    frame = pa.concat_tables(tables).to_pandas()
     updates = [
         ((int(x), int(y)), int(t), int(d))
-        for x, y, t, d in zip(found["x"], found["y"], found["time"], found["diff"])
+        for x, y, t, d in zip(frame["x"], frame["y"], frame["time"], frame["diff"])
     ]
     expected = Counter()
     for t in range(1, 2 * count):
@@ -473,19 +473,19 @@ def test_products_that_are_too_large(spark, runner, one, other):
 def test_a_product_that_just_fits(spark):
     frame = spark.createDataFrame([(1, 0, 2**31)], "k int, time int, diff long")
     other = spark.createDataFrame([(1, 0, -(2**32))], "k int, time int, diff long")
-    found = DiffFrame(frame).join(DiffFrame(other), "k").count().to_df().collect()
-    assert [tuple(row) for row in found] == [(1, -(2**63), 0, 1)]
+    rows = DiffFrame(frame).join(DiffFrame(other), "k").count().to_df().collect()
+    assert [tuple(row) for row in rows] == [(1, -(2**63), 0, 1)]
 
 
 def test_a_cross_join_by_its_other_names(spark):
     left, right = pairs(spark)
     few = right.alias("b").hint("broadcast")
     expected = multiset(left.at(1).crossJoin(right.at(1)))
-    for found in [
+    for joined in [
         left.crossJoin(few), left.join(few), left.join(few, how="cross"), left.join(few, None),
     ]:
-        assert found.columns == ["k", "x", "k", "x"]
-        assert multiset(found.at(1)) == expected
+        assert joined.columns == ["k", "x", "k", "x"]
+        assert multiset(joined.at(1)) == expected
 
 
 WRONG = {
@@ -565,13 +565,13 @@ def test_lists_without_nulls_are_keys_like_others(spark):
         rows, feed = flow.input("rows", "k int, b boolean")
         lists = rows.groupBy("k").agg(F.collect_list("b").alias("f"))
         feed.insert([(1, True), (2, None), (2, False), (3, None)])
-        others, given = flow.input("others", "f array<boolean>, n int")
-        given.insert([([True], 1), ([None], 2), (None, 3)])
+        others, others_in = flow.input("others", "f array<boolean>, n int")
+        others_in.insert([([True], 1), ([None], 2), (None, 3)])
         left = others.join(lists, "f", "left_anti").keep("left")
         both = others.join(lists, "f", "full").keep("both")
         flow.advance_to(1)
         feed.remove([(1, True)])
-        given.insert([([False], 4), ([], 5)])
+        others_in.insert([([False], 4), ([], 5)])
         flow.advance_to(2)
         found = [(row.n, row.f) for row in left.at().collect()]
         assert sorted(found) == [(1, [True]), (2, [None]), (3, None)]

@@ -88,38 +88,38 @@ def test_equal_maps_are_one_record_key_and_value(spark, runner):
                             "y map<string,double>", key="k"), None,
             ),
         }
-        kept = {name: frame.keep() for name, (frame, _) in outputs.items()}
+        copies = {name: frame.keep() for name, (frame, _) in outputs.items()}
         feed.insert(first)
         feed.insert(spark.createDataFrame(again, schema).repartition(1))
         flow.advance_to(1)
         whole = spark.createDataFrame([*first, *again], schema)
         for name, (_, plain) in outputs.items():
             if plain is not None:
-                assert shown(kept[name].at().collect()) == shown(plain(whole).collect()), name
+                assert shown(copies[name].at().collect()) == shown(plain(whole).collect()), name
         feed.remove(spark.createDataFrame(first, schema).repartition(1))
         flow.advance_to(2)
         whole = spark.createDataFrame(again, schema)
         for name, (_, plain) in outputs.items():
             if plain is not None:
-                assert shown(kept[name].at().collect()) == shown(plain(whole).collect()), name
-        assert sum(shown(kept["computed"].at().collect()).values()) == len(PAIRS)
+                assert shown(copies[name].at().collect()) == shown(plain(whole).collect()), name
+        assert sum(shown(copies["computed"].at().collect()).values()) == len(PAIRS)
         feed.remove(first)
         flow.advance_to(3)
-        assert {name: frame.at().collect() for name, frame in kept.items()} == dict.fromkeys(
-            kept, [])
+        assert {name: frame.at().collect() for name, frame in copies.items()} == dict.fromkeys(
+            copies, [])
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_functions_of_users_are_given_dicts(spark, runner):
     kind = "k int, m map<string,array<map<int,string>>>, s map<struct<a:int>,int>"
     row = (1, {"a": [{2: "x", 1: None}]}, [({"a": 2}, 5), ({"a": 1}, None)])
-    told: list[object] = []
+    updates: list[object] = []
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, feed = flow.input("rows", kind)
         same = rows.flat_map(lambda row: [tuple(row)], kind).keep()
-        found = rows.reduce(lambda key, values: [v for v, _ in values], kind[7:], key="k").keep()
+        reduced = rows.reduce(lambda key, values: [v for v, _ in values], kind[7:], key="k").keep()
         texts = rows.reduce(lambda key, values: [(repr(values),)], "v string", key="k").keep()
-        rows.inspect(lambda *update: told.append(update))
+        rows.inspect(lambda *update: updates.append(update))
         feed.insert([row])
         flow.advance_to(1)
         plain = rows.keep()
@@ -131,10 +131,10 @@ def test_functions_of_users_are_given_dicts(spark, runner):
         entries = [F.to_json(c) for c in ("m", F.map_entries("s"))]
         expected = plain.at().select(*entries).collect()
         assert same.at().select(*entries).collect() == expected
-        assert found.at().select(*entries).collect() == expected
+        assert reduced.at().select(*entries).collect() == expected
         feed.remove([row])
         flow.advance_to(3)
-        assert same.at().collect() == found.at().collect() == []
+        assert same.at().collect() == reduced.at().collect() == []
 
 
 def test_a_late_operator_has_the_form_of_the_first(spark):
@@ -155,20 +155,20 @@ def test_a_result_that_is_recorded_has_one_form(spark):
     """A reduce emits a map in one order, and retracts the map that it recorded."""
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "k int, n int")
-        made = rows.reduce(
+        reduced = rows.reduce(
             lambda key, values: [({"z": len(values), "a": 0},)], "m map<string,int>", key="k"
         ).select(F.map_keys("m")[0].alias("first"), F.col("m")["z"].alias("z")).keep()
         for n in range(3):
             feed.insert([(1, n)])
             flow.advance_to(n + 1)
-            assert [tuple(row) for row in made.at().collect()] == [("a", n + 1)]
+            assert [tuple(row) for row in reduced.at().collect()] == [("a", n + 1)]
 
 
 def test_maps_in_keyed_inputs_constants_and_loops(spark):
     with Dataflow(spark, runner="local", keep_history=True) as flow:
         rows, feed = flow.input("rows", "k int, m map<string,int>", key="k")
         fixed = flow.constant([({"b": 1, "a": 2}, 7)], "m map<string,int>, x int")
-        kept = rows.keep()
+        output = rows.keep()
         counts = rows.select("m").union(fixed.select("m")).count().keep()
         steps = rows.iterate(lambda now: now.union(
             now.where("k < 3").select((F.col("k") + 1).alias("k"), "m")
@@ -179,7 +179,7 @@ def test_maps_in_keyed_inputs_constants_and_loops(spark):
         assert sorted(row.k for row in steps.at().collect()) == [1, 2, 3]
         feed.upsert([(1, {"b": 1, "a": 2})])
         flow.advance_to(2)
-        assert kept.changes(since=0).collect() == []
+        assert output.changes(since=0).collect() == []
         feed.upsert([(1, {"b": 1})])
         flow.advance_to(3)
         assert sorted(row["count"] for row in counts.at().collect()) == [1, 1]
@@ -197,22 +197,22 @@ def test_maps_are_not_joined_by_nor_sorted_by(spark):
         lambda: rows.groupBy("k").agg(F.min("m")).at(0),
         lambda: rows.groupBy("k").agg(F.max_by("k", "m")).at(0),
     ):
-        with pytest.raises(Exception, match="(?i)map") as found:
+        with pytest.raises(Exception, match="(?i)map") as error:
             use()
-        assert not isinstance(found.value, (pa.ArrowException, KeyError))
+        assert not isinstance(error.value, (pa.ArrowException, KeyError))
     with pytest.raises(UnsupportedTypeError, match="neither sorts by them nor joins by them"):
         rows.join(rows.select("m"), "m")
 
 
 def test_a_key_is_once_in_a_map(spark):
-    given = pa.table({"m": pa.array([[("a", 1), ("b", 2), ("a", 3)]],
+    table = pa.table({"m": pa.array([[("a", 1), ("b", 2), ("a", 3)]],
                                     pa.map_(pa.string(), pa.int32()))})
     with pytest.raises(SchemaError, match="twice"):
-        normalise(given["m"].chunk(0))
+        normalise(table["m"].chunk(0))
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "m map<string,int>")
         rows.keep()
-        feed.insert(given)
+        feed.insert(table)
         with pytest.raises(SchemaError, match="twice"):
             flow.advance_to(1)
 

@@ -46,13 +46,13 @@ NAMED = {
 
 def run(spark, make, runner):
     with Dataflow(spark, runner=runner) as flow:
-        given, session = flow.input("in", "k int, x int")
-        found = make(given).keep()
+        rows, session = flow.input("in", "k int, x int")
+        output = make(rows).keep()
         session.insert([(7, 1), (7, 2)])
         session.advance_to(1)
         session.flush()
         flow.step()
-        return sorted(map(tuple, found.at(0).collect()))
+        return sorted(map(tuple, output.at(0).collect()))
 
 
 #: All on the driver, and one of each kind in tasks.

@@ -50,8 +50,8 @@ def test_at_places(batches, came, parts, times, between):
     wanted = Quantiles(tuple(parts), True, times, between, pa.int64(), pa.list_(pa.float64()))
     key64, time = new.updates.key64, new.updates.times()
     place = np.unique(key64)
-    found = at_places(keys, place, old, new, key64 * 4 + 1 + time, 4, wanted)
-    every, totals, values, _ = found
+    results = at_places(keys, place, old, new, key64 * 4 + 1 + time, 4, wanted)
+    every, totals, values, _ = results
     assert every.tolist() == sorted({0, 4, 8, *(key64 * 4 + 1 + time).tolist()})
     for event, total, of in zip(every.tolist(), totals.tolist(), values.tolist()):
         key, until = divmod(event, 4)
@@ -101,16 +101,16 @@ KINDS = {
 @given(data=st.data())
 def test_codes_are_decoded_to_their_values(kind, data):
     arrow, values = KINDS[kind]
-    made = data.draw(st.lists(values, max_size=9))
-    column = pa.array([*made, None], arrow)
+    sample = data.draw(st.lists(values, max_size=9))
+    column = pa.array([*sample, None], arrow)
     assert has_codes(arrow)
-    found = codes(column)
-    assert found.is_null().to_pylist() == column.is_null().to_pylist()
-    numbers = found.drop_null().to_numpy()
+    encoded = codes(column)
+    assert encoded.is_null().to_pylist() == column.is_null().to_pylist()
+    numbers = encoded.drop_null().to_numpy()
     assert from_codes(numbers, arrow).type == arrow
     again = from_codes(numbers, arrow).to_pylist()
     assert [str(v + 0.0) if isinstance(v, float) else v for v in again] == [
-        str(v + 0.0) if isinstance(v, float) else v for v in made
+        str(v + 0.0) if isinstance(v, float) else v for v in sample
     ]
 
 
@@ -161,7 +161,7 @@ def test_every_time(spark, kind, data, runner, buckets, grouped):
         wanted = [column.alias("found"), F.max("x").alias("most"), F.count("x").alias("n")]
         if not grouped:
             frame = frame.select(F.lit(7).alias("k"), "x")
-        kept = frame.groupBy("k").agg(*wanted).keep()
+        output = frame.groupBy("k").agg(*wanted).keep()
         sums, before = Counter(), []
         for time in range(4):
             # Some records are retracted later, so that rows of several batches cancel.
@@ -183,8 +183,8 @@ def test_every_time(spark, kind, data, runner, buckets, grouped):
                     key=lambda pair: order(pair[0]),
                 )
                 expected.append((k, shown(function.collect(values))))
-            found = [(row.k, shown(row.found)) for row in kept.at().collect()]
-            assert sorted(map(str, found)) == sorted(map(str, expected))
+            actual = [(row.k, shown(row.found)) for row in output.at().collect()]
+            assert sorted(map(str, actual)) == sorted(map(str, expected))
 
 
 def test_one_run_over_a_long_history(spark):
@@ -194,12 +194,14 @@ def test_one_run_over_a_long_history(spark):
     came = [(int(v), t, 1) for t, v in enumerate(values)]
     gone = [(int(v), t + 300, -1) for t, v in enumerate(values) if t + 300 < n]
     frame = DiffFrame(spark.createDataFrame(came + gone, "x int, time int, diff int"))
-    found = {row.time: row.m for row in frame.agg(F.median("x").alias("m")).to_df()
-             .where("diff > 0").collect()}
+    medians = {
+        row.time: row.m
+        for row in frame.agg(F.median("x").alias("m")).to_df().where("diff > 0").collect()
+    }
     last = None
     for t in range(n):
         expected = float(np.median(values[max(0, t - 299):t + 1]))
-        last = found.get(t, last)
+        last = medians.get(t, last)
         assert last == expected
 
 
@@ -207,8 +209,8 @@ def test_approx_count_distinct_is_exact(spark):
     frame = spark.createDataFrame(
         [(1, 1, 0, 1), (1, 2, 0, 3), (1, None, 0, 1), (2, None, 0, 1)],
         "k int, x int, time int, diff int")
-    found = DiffFrame(frame).groupBy("k").agg(
+    counts = DiffFrame(frame).groupBy("k").agg(
         F.approx_count_distinct("x"), F.approx_count_distinct("x", 0.2).alias("n"))
-    assert found.columns == frame.groupBy("k").agg(
+    assert counts.columns == frame.groupBy("k").agg(
         F.approx_count_distinct("x"), F.approx_count_distinct("x", 0.2).alias("n")).columns
-    assert sorted(map(tuple, found.at(0).collect())) == [(1, 2, 2), (2, 0, 0)]
+    assert sorted(map(tuple, counts.at(0).collect())) == [(1, 2, 2), (2, 0, 0)]

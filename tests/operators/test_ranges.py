@@ -34,11 +34,11 @@ def blocks(stage, column):
     """For each value the blocks that it has."""
     rows = pa.table({"row": np.arange(len(column)), "v": column})
     zeros = pa.array([0] * len(column), pa.int64())
-    found = stage.on_table(rows.append_column(TIME, zeros).append_column(DIFF, zeros))
-    made: dict = {row: [] for row in range(len(column))}
-    for row, block in zip(found["row"].to_pylist(), found["b"].to_pylist()):
-        made[row].append(block)
-    return made
+    table = stage.on_table(rows.append_column(TIME, zeros).append_column(DIFF, zeros))
+    by_row: dict = {row: [] for row in range(len(column))}
+    for row, block in zip(table["row"].to_pylist(), table["b"].to_pylist()):
+        by_row[row].append(block)
+    return by_row
 
 
 # Both halves of a small negative number are large.
@@ -86,10 +86,10 @@ def test_a_null_has_no_blocks(stage):
 
 def accumulated(table):
     """The sum of the updates of a table: the diff by time and block."""
-    found: Counter = Counter()
+    totals: Counter = Counter()
     for time, block, diff in zip(*(table[name].to_pylist() for name in (TIME, "b", DIFF))):
-        found[time, block] += diff
-    return {record: diff for record, diff in found.items() if diff}
+        totals[time, block] += diff
+    return {record: diff for record, diff in totals.items() if diff}
 
 
 @given(
@@ -102,17 +102,18 @@ def accumulated(table):
 def test_blocks_of_values_that_nobody_reads(values, larger, kind):
     """They are added up first, and come to the same."""
     columns = list(zip(*values)) or [()] * 3
-    made = [pa.array(column, pa.int64()) for column in columns]
-    time = pa.array(made[1].to_numpy().astype("int32")) if kind == pa.date32() else made[1]
-    table = pa.table({"v": made[0], TIME: time.cast(kind), DIFF: made[2]})
+    arrays = [pa.array(column, pa.int64()) for column in columns]
+    time = pa.array(arrays[1].to_numpy().astype("int32")) if kind == pa.date32() else arrays[1]
+    table = pa.table({"v": arrays[0], TIME: time.cast(kind), DIFF: arrays[2]})
     plain = Beyond("b", "v", None, larger)
     assert plain.giving(frozenset("bv")) == plain and not plain.giving(frozenset("bv")).unread
-    found = plain.giving(frozenset("b")).on_table(table)
-    assert found.column_names == [TIME, DIFF, "b"]
-    assert found.schema == plain.on_table(table).drop_columns(["v"]).schema
-    assert accumulated(found) == accumulated(plain.on_table(table))
-    assert len(set(zip(*(found[name].to_pylist() for name in (TIME, "b"))))) == found.num_rows or (
-        2**62 in made[2].to_pylist()
+    reduced = plain.giving(frozenset("b")).on_table(table)
+    assert reduced.column_names == [TIME, DIFF, "b"]
+    assert reduced.schema == plain.on_table(table).drop_columns(["v"]).schema
+    assert accumulated(reduced) == accumulated(plain.on_table(table))
+    places = set(zip(*(reduced[name].to_pylist() for name in (TIME, "b"))))
+    assert len(places) == reduced.num_rows or (
+        2**62 in arrays[2].to_pylist()
     )
 
 
@@ -126,9 +127,9 @@ def test_a_value_that_moves_a_little_has_few_blocks(larger):
     diff = np.tile([-1, 1], 30_000)
     table = pa.table({"v": value[order], TIME: moment[order], DIFF: diff[order]})
     plain = Beyond("b", "v", None, larger)
-    found = plain.giving(frozenset("b")).on_table(table)
-    assert 0 < found.num_rows < 30_000
-    assert accumulated(found) == accumulated(plain.on_table(table))
+    reduced = plain.giving(frozenset("b")).on_table(table)
+    assert 0 < reduced.num_rows < 30_000
+    assert accumulated(reduced) == accumulated(plain.on_table(table))
 
 
 KINDS = {
@@ -157,7 +158,7 @@ def test_what_is_compared_with_an_aggregate(spark, kind, data, condition, wanted
     value = KINDS[kind] | st.none()
     batch = st.lists(st.tuples(st.integers(0, 2), value), max_size=6)
     with Dataflow(spark, runner=runner, buckets=buckets) as flow:
-        kept, rows_in, others_in = program(flow, kind, condition, list(wanted))
+        output, rows_in, others_in = program(flow, kind, condition, list(wanted))
         rows, others = [], []
         for time in range(3):
             came, more = data.draw(batch), data.draw(st.lists(st.tuples(value), max_size=3))
@@ -178,7 +179,7 @@ def test_what_is_compared_with_an_aggregate(spark, kind, data, condition, wanted
                 (k,) if wanted == "k" else (k, v, w) for k, v in rows
                 if others and w is not None and v is not None and test(v)
             ]
-            assert sorted(map(tuple, kept.at().collect())) == sorted(expected)
+            assert sorted(map(tuple, output.at().collect())) == sorted(expected)
 
 
 def test_only_comparisons_with_one_record_are_found_by_ranges(spark):
@@ -206,11 +207,11 @@ def test_values_that_are_rounded_are_compared_as_rounded(spark):
         rows, rows_in = flow.input("rows", "v decimal(38,10)")
         others, others_in = flow.input("others", "u decimal(38,0)")
         pairs = rows.crossJoin(others.agg(F.max("u").alias("w")).hint("broadcast"))
-        kept = pairs.where("v > w").select("v").keep()
+        output = pairs.where("v > w").select("v").keep()
         rows_in.insert([(Decimal("0.4"),), (Decimal("0.6"),), (Decimal(2),)])
         others_in.insert([(Decimal(0),)])
         flow.advance_to(1)
-        assert sorted(float(v) for v, in kept.at().collect()) == [0.6, 2]
+        assert sorted(float(v) for v, in output.at().collect()) == [0.6, 2]
 
 
 def test_a_comparison_of_kept_pairs_is_added_when_they_have_run(spark):
@@ -219,23 +220,23 @@ def test_a_comparison_of_kept_pairs_is_added_when_they_have_run(spark):
         pairs = rows.crossJoin(rows.agg(F.max("v").alias("w")).hint("broadcast")).keep()
         rows_in.insert([(1,), (2,)])
         flow.advance_to(1)
-        kept = pairs.where("v < w").keep()
+        output = pairs.where("v < w").keep()
         rows_in.insert([(3,)])
         flow.advance_to(2)
-        assert sorted(map(tuple, kept.at().collect())) == [(1, 3), (2, 3)]
+        assert sorted(map(tuple, output.at().collect())) == [(1, 3), (2, 3)]
 
 
 def test_a_step_looks_at_what_is_near(spark):
     """If the aggregate changes a little, the step reads few records."""
     with Dataflow(spark, runner="local", buckets=1) as flow:
-        kept, rows_in, others_in = program(flow, "long", F.col("v") > F.col("w"), ["k"])
+        output, rows_in, others_in = program(flow, "long", F.col("v") > F.col("w"), ["k"])
         rows_in.insert([(n, n * 1000) for n in range(20_000)])
         others_in.insert([(10_000_000,)])
         flow.advance_to(1)
-        assert kept.at().count() == 9_999
+        assert output.at().count() == 9_999
         others_in.insert([(10_003_500,)])
         flow.advance_to(2)
-        assert kept.at().count() == 9_996
+        assert output.at().count() == 9_996
         assert flow._state.report.rows_out < 400
 
 
@@ -272,10 +273,10 @@ def test_values_of_several_types_are_compared(spark, left, right, condition, exp
         rows, rows_in = flow.input("rows", f"v {left}")
         others, others_in = flow.input("others", f"u {right}")
         one = others.agg(F.max("u").alias("w"))
-        kept = rows.crossJoin(one.hint("broadcast")).where(condition).keep()
+        output = rows.crossJoin(one.hint("broadcast")).where(condition).keep()
         for session, values in ((rows_in, [8, 9, 10]), (others_in, [9])):
             kind = left if session is rows_in else right
             number = Decimal if kind.startswith("decimal") else int
             session.insert([(number(value),) for value in values])
         flow.advance_to(1)
-        assert sorted(int(row.v) for row in kept.at().collect()) == expected
+        assert sorted(int(row.v) for row in output.at().collect()) == expected

@@ -78,20 +78,20 @@ def test_tables_come_and_go(spark, runner, form):
     def spread(key, table):
         frame = table if form == "pandas" else table.to_pandas()
         assert list(frame.columns) == ["n", "word", "diff"]
-        found = frame[frame["diff"] > 0][["word"]].assign(many=frame["diff"], k2=key[0])
-        found = found[["many", "word"]]
+        words = frame[frame["diff"] > 0][["word"]].assign(many=frame["diff"], k2=key[0])
+        words = words[["many", "word"]]
         if form == "pandas":
-            return found
+            return words
         import pyarrow as pa
 
-        return pa.Table.from_pandas(found, preserve_index=False)
+        return pa.Table.from_pandas(words, preserve_index=False)
 
     rows = [(1, 2, "b", 0, 1), (1, 1, "a", 0, 2), (2, 1, "z", 1, 1), (1, 1, "a", 2, -2)]
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "k int, n long, word string")
         seen = []
-        found = n.groupBy("k").reduce(spread, "word string, many long", form=form)
-        found.inspect(lambda r, t, d: seen.append((r, t, d)))
+        words = n.groupBy("k").reduce(spread, "word string, many long", form=form)
+        words.inspect(lambda r, t, d: seen.append((r, t, d)))
         run(flow, n_in, rows, 3)
     assert accumulate(seen, 0) == Counter({(1, "a", 2): 1, (1, "b", 1): 1})
     assert accumulate(seen, 2) == Counter({(1, "b", 1): 1, (2, "z", 1): 1})
