@@ -162,12 +162,11 @@ class FrameDataflow(BaseDataflow):
         on_change : {"refuse", "extend", "rebuild"}
             The action if the program differs from the one that has run. ``refuse`` raises an error
             that lists the changes. ``extend`` keeps the state of unchanged operators, drops that of
-            removed ones, and backfills new ones from kept collections. If the table of a source
-            has lost a column or has other types, it alone is read again. ``rebuild`` also restarts
-            the operators that have no backfill; their inputs have to be fed again.
+            removed ones, and backfills new ones from kept collections. A source whose table has
+            lost a column or changed a type is read again. ``rebuild`` also restarts operators
+            without a backfill; feed their inputs again.
         retain : int
-            The number of commits that `Dataflow.at` can read. A step deletes older ones and the
-            files that only they need.
+            The number of commits that `Dataflow.at` can read. A step deletes older ones.
         time_type, time, diff, buckets, runner, local_rows, keep_history, strict
             As in `Dataflow`. The first four stay the store's for ever.
         root : str, optional

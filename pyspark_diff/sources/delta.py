@@ -177,13 +177,7 @@ class _Delta(VersionedSource):
         self._follow_renames(
             spark, offset if is_later else None, columns.names, None if files is None else columns
         )
-        for name, new in self._new_names.items():
-            if self._logged.get(name) != new:
-                _logger.warning(
-                    "column %s of %s was renamed to %s; this input still has it as %s",
-                    name, self._called(), new, name,
-                )
-        self._logged = self._new_names
+        self._log_renames()
         now = self._offset(spark, table, version, files)
         if table.id != offset["table"]:
             return self._gap(spark, now, "was replaced by another table of this name since")
@@ -341,6 +335,15 @@ class _Delta(VersionedSource):
             self._new_names = {
                 name: there[inner] for name, inner in physical.items() if inner in there
             }
+
+    def _log_renames(self) -> None:
+        for name, new in self._new_names.items():
+            if self._logged.get(name) != new:
+                _logger.warning(
+                    "column %s of %s was renamed to %s; this input still has it as %s",
+                    name, self._called(), new, name,
+                )
+        self._logged = self._new_names
 
     def _offset(
         self, spark: SparkSession, table: DeltaTable | DeltaFiles, version: int,
