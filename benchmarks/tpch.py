@@ -2,21 +2,28 @@
 
     python benchmarks/tpch.py                             # all queries at scale factor 1; hours
     python benchmarks/tpch.py 3 9 --scale 0.1 --physical 0 100000 --together
+    python benchmarks/tpch.py --scale 0.1 --texts         # from SQL text beside the operators
 
 The records of all tables come round-robin (`examples/tpch/tpch_stream.py`). Each row is a fresh
 dataflow that takes the whole stream, so many rounds in a step, either each round at a time of its
 own or each step at one. Then an order of the loaded data is changed, with its lineitems, once in a
 step. Plain Spark computes the query once, from scratch. Quote ratios: absolute times depend on the
 machine.
+
+With `--texts` each query is measured twice in one run, written with operators and as the text of
+`flow.sql`, in fresh dataflows by turns. Processor time is that of the driver, where all of these
+steps run; the least of the repeats counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -38,6 +45,10 @@ CHANGED = 30
 HEAP = "5g"
 #: The column that says which order a row is of.
 ORDER = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
+#: How often each form of a query is measured, with --texts.
+REPEATS = 3
+#: Where results go, without and with --texts.
+RESULTS, TEXT_RESULTS = (f"benchmarks/results/{name}.json" for name in ("tpch", "tpch_texts"))
 
 
 class Answers:
@@ -57,9 +68,12 @@ class Answers:
     ):
         self.flow, self.numbers, self.stream = flow, numbers, stream
         self.shown = 0
-        run.program(numbers, run.schema_of(stream, spark))(flow)
+        self._write(run.schema_of(stream, spark))
         for number in numbers:
             flow[f"q{number:02}"].inspect(self._count, by_table=True)
+
+    def _write(self, schemas: dict[str, str]) -> None:
+        run.program(self.numbers, schemas)(self.flow)
 
     def _count(self, updates: pa.Table) -> None:
         self.shown += updates.num_rows
@@ -77,8 +91,8 @@ class Answers:
             for number in self.numbers
         )
 
-    def change(self) -> list[float]:
-        """Seconds of steps that take an order out, or bring it back."""
+    def change(self, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+        """Seconds of steps that take an order out, or bring it back, by a clock."""
         found = []
         now = self.flow.session(next(iter(self.stream.changes))).time()
         for updates in self._orders():
@@ -90,7 +104,9 @@ class Answers:
                         .append_column("diff", pa.array([diff] * count, pa.int64()))
                     )
                 now += 1
-                found.append(seconds(lambda: self.flow.advance_to(now))[0])
+                started = clock()
+                self.flow.advance_to(now)
+                found.append(clock() - started)
         return found
 
     def _orders(self) -> list[dict[str, pa.Table]]:
@@ -113,6 +129,70 @@ class Answers:
                 for name, key in ours.items() for one in [changes[name].records]
             })
         return found
+
+
+class Texts(Answers):
+    """The same queries from their texts."""
+
+    def _write(self, schemas: dict[str, str]) -> None:
+        for name, schema in schemas.items():
+            self.flow.input(name, schema)
+        for number in self.numbers:
+            self.flow.sql(run.sql(number)).keep(f"q{number:02}")
+
+
+def text_row(spark: SparkSession, number: int, options: argparse.Namespace) -> dict[str, Any]:
+    """A query from its text beside its operators: the load, and a changed order."""
+    forms = {"operators": Answers, "text": Texts}
+    least: dict[tuple[str, str], float] = {}
+    right = True
+    warm = stream_of([number], 0.01, options)
+    whole = stream_of([number], options.scale, options)
+    for repeat, stream in enumerate([warm, *[whole] * REPEATS]):
+        for form, kind in forms.items():
+            with Dataflow(spark) as flow:
+                answers = kind(spark, flow, [number], stream)
+                gc.collect()  # the garbage of the other form
+                started = time.process_time()
+                answers.take(stream.rounds, stream.rounds)
+                load = time.process_time() - started
+                change = statistics.fmean(answers.change(time.process_time)) * 1e3
+                if repeat < 2:
+                    right = right and answers.right()
+            if repeat:
+                for what, took in (("load", load), ("change", change)):
+                    least[what, form] = min(took, least.get((what, form), took))
+    row: dict[str, Any] = {"query": number}
+    for what, unit in (("load", "seconds"), ("change", "ms")):
+        row |= {f"{what}_{unit}_{form}": round(least[what, form], 3) for form in forms}
+        row[f"{what}_ratio"] = round(least[what, "text"] / least[what, "operators"], 2)
+    return {**row, "right": right}
+
+
+def text_sum(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sums of the rows of `text_row`, with their ratios."""
+    total: dict[str, Any] = {"query": "sum"}
+    for what, unit in (("load", "seconds"), ("change", "ms")):
+        operators, text = (
+            sum(row[f"{what}_{unit}_{form}"] for row in rows) for form in ("operators", "text")
+        )
+        total |= {f"{what}_{unit}_operators": round(operators, 3),
+                  f"{what}_{unit}_text": round(text, 3),
+                  f"{what}_ratio": round(text / operators, 2)}
+    return {**total, "right": all(row["right"] for row in rows)}
+
+
+def compare_texts(spark: SparkSession, numbers: list[int], options: argparse.Namespace) -> None:
+    """Queries from text beside their operators, as a table and a file."""
+    rows: list[dict[str, Any]] = []
+    for number in numbers:
+        rows.append(text_row(spark, number, options))
+        print(rows[-1], flush=True)
+    rows.append(text_sum(rows))
+    save(options.json or TEXT_RESULTS, {"scale": options.scale, "queries": rows})
+    print(table(rows))
+    if not rows[-1]["right"]:
+        raise SystemExit("an answer differs from DuckDB's")
 
 
 def one_row(
@@ -223,11 +303,16 @@ def main() -> None:
                         help="changed orders also at this scale factor; 0 for none")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a row")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where tables are kept")
-    parser.add_argument("--json", default="benchmarks/results/tpch.json")
+    parser.add_argument("--texts", action="store_true",
+                        help="compare the queries as SQL text with their operators instead")
+    parser.add_argument("--json", help=f"the file of results; {RESULTS}, or {TEXT_RESULTS}")
     options = parser.parse_args()
     spark = pyspark_diff.session("benchmark tpch", memory=HEAP)
     spark.sparkContext.setLogLevel("ERROR")
     numbers = options.queries or list(run.QUERIES)
+    if options.texts:
+        compare_texts(spark, numbers, options)
+        return
     results: list[dict[str, Any]] = []
     together: list[dict[str, Any]] = []
     warm = argparse.Namespace(**{**vars(options), "scale": 0.01, "physical": [0, 20_000]})
@@ -249,7 +334,8 @@ def main() -> None:
             if all(isinstance(one, float) for one in took):
                 row["over_sum"] = round(took[0] / sum(took[1:]), 2)
                 print(f"{named(row)}: together {row['over_sum']} of the sum", flush=True)
-        save(options.json, {"scale": options.scale, "runs": results, "together": together})
+        save(options.json or RESULTS,
+             {"scale": options.scale, "runs": results, "together": together})
     print(table([summary(result) for result in results + together]))
     if not all(row.get("right", True) for one in results + together for row in one["rows"]):
         raise SystemExit("an answer differs from DuckDB's")
