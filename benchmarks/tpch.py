@@ -47,7 +47,7 @@ HEAP = "5g"
 ORDER = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
 #: How often each form of a query is measured, with --texts.
 REPEATS = 3
-#: Where results go, without and with --texts.
+#: The files of results, without and with --texts.
 RESULTS, TEXT_RESULTS = (f"benchmarks/results/{name}.json" for name in ("tpch", "tpch_texts"))
 
 
@@ -142,7 +142,7 @@ class Texts(Answers):
 
 
 def text_row(spark: SparkSession, number: int, options: argparse.Namespace) -> dict[str, Any]:
-    """A query from its text beside its operators: the load, and a changed order."""
+    """A query from its text and by its operators: the load, and a changed order."""
     forms = {"operators": Answers, "text": Texts}
     least: dict[tuple[str, str], float] = {}
     right = True
@@ -183,7 +183,7 @@ def text_sum(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare_texts(spark: SparkSession, numbers: list[int], options: argparse.Namespace) -> None:
-    """Queries from text beside their operators, as a table and a file."""
+    """Queries from text and by their operators, as a table and a file."""
     rows: list[dict[str, Any]] = []
     for number in numbers:
         rows.append(text_row(spark, number, options))
