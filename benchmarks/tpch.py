@@ -1,8 +1,8 @@
-"""TPC-H as maintained views, beside plain Spark SQL over cached tables in the same session.
+"""TPC-H as maintained views, and as plain Spark SQL over cached tables in the same session.
 
     python benchmarks/tpch.py                             # all queries at scale factor 1; hours
     python benchmarks/tpch.py 3 9 --scale 0.1 --physical 0 100000 --together
-    python benchmarks/tpch.py --scale 0.1 --texts         # from SQL text beside the operators
+    python benchmarks/tpch.py --scale 0.1 --texts         # from SQL text and by operators
 
 The records of all tables come round-robin (`examples/tpch/tpch_stream.py`). Each row is a fresh
 dataflow that takes the whole stream, so many rounds in a step, either each round at a time of its
@@ -11,8 +11,8 @@ step. Plain Spark computes the query once, from scratch. Quote ratios: absolute 
 machine.
 
 With `--texts` each query is measured twice in one run, written with operators and as the text of
-`flow.sql`, in fresh dataflows by turns. Processor time is that of the driver, where all of these
-steps run; the least of the repeats counts.
+`flow.sql`, in fresh dataflows by turns. These steps run on the driver only, so the figures are the
+driver's processor time, the least of the repeats.
 """
 
 from __future__ import annotations

@@ -99,11 +99,10 @@ def delta(
     A column is known by its name in the files, so that one that column mapping renames is the same
     column. The input keeps its first name. A column that takes the name of another one is a gap.
 
-    A table is known by its id and its version. One that was put back from a backup has the id of
-    the one before: while its version is smaller than the one that was read last, that is a gap. If
-    it has got to that version or beyond when it is read next, it is one too where ``deltalake`` can
-    look into the log; else this is not noticed, and what is read on belongs to another past. So
-    after such a repair begin anew, with another store.
+    A table is known by its id and its version. A table that was put back from a backup has the id
+    of the one before. A version below the last one read is a gap. If the restored table has passed
+    that version before the next reading, ``deltalake`` detects the gap in the log. Without
+    ``deltalake`` nothing detects it: begin with another store after such a repair.
 
     Examples
     --------

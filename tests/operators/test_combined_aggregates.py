@@ -152,7 +152,7 @@ def test_kept_up_to_date(spark, tables, runner):
     done = [DONE[name] for name in ("arithmetic", "rollup", "pivot several")]
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", SCHEMA)
-        outputs = [one(rows).keep() for one in done]
+        outputs = [aggregate(rows).keep() for aggregate in done]
         for time in TIMES:
             for row, at, diff in UPDATES:
                 if at == time:
@@ -160,8 +160,8 @@ def test_kept_up_to_date(spark, tables, runner):
             session.advance_to(time + 1)
             session.flush()
             flow.step()
-            for one, ours in zip(done, outputs):
-                assert multiset(ours.at(time)) == multiset(one(tables[time]))
+            for aggregate, output in zip(done, outputs):
+                assert multiset(output.at(time)) == multiset(aggregate(tables[time]))
 
 
 #: Rows with an array, a struct and a map.

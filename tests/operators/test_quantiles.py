@@ -51,9 +51,9 @@ def test_at_places(batches, came, parts, times, between):
     key64, time = new.updates.key64, new.updates.times()
     place = np.unique(key64)
     results = at_places(keys, place, old, new, key64 * 4 + 1 + time, 4, wanted)
-    every, totals, values, _ = results
-    assert every.tolist() == sorted({0, 4, 8, *(key64 * 4 + 1 + time).tolist()})
-    for event, total, of in zip(every.tolist(), totals.tolist(), values.tolist()):
+    events, totals, values, _ = results
+    assert events.tolist() == sorted({0, 4, 8, *(key64 * 4 + 1 + time).tolist()})
+    for event, total, of in zip(events.tolist(), totals.tolist(), values.tolist()):
         key, until = divmod(event, 4)
         sums = Counter()
         for batch in batches:
