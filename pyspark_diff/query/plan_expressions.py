@@ -260,18 +260,7 @@ class PlanExpressions(PlanNames):
             arguments = [self.text(item, parts, swaps) for item in items_of(node.children())]
             return self.written(f"{node.prettyName()}({', '.join(arguments)})", node, parts)
         if kind == "PreciseTimestampConversion":
-            # The start and the end of window(time, length).
-            function = _MICROSECONDS.get((
-                str(node.fromType().typeName()), str(node.toType().typeName())
-            ))
-            if function is None:
-                self.refuse(refusals.EXPRESSION, "window(...) of a timestamp_ntz", node, (
-                    "it has no SQL text. Remedy: cast the time to a timestamp"
-                ))
-                return node
-            return self.written(
-                f"{function}({self.text(node.child(), parts, swaps)})", node, parts
-            )
+            return self.converted(node, parts, swaps)
         if self.is_a(node, "RuntimeReplaceable"):
             return self.replaced(node, parts, swaps)
         below = items_of(node.children())
@@ -286,6 +275,21 @@ class PlanExpressions(PlanNames):
             # One that was written as struct(k) would lose the name of its field in SQL text.
             return node.copy(children)
         return node.withNewChildren(children)
+
+    def converted(self, node: Any, parts: PlanReferences, swaps: Swaps | None) -> Any:
+        """The start or the end of window(time, length), or of session_window(time, gap)."""
+        below = node.child()
+        if kind_of(below) == kind_of(node) and below.fromType().equals(node.toType()):
+            return self.renamed(below.child(), parts, swaps)
+        function = _MICROSECONDS.get((
+            str(node.fromType().typeName()), str(node.toType().typeName())
+        ))
+        if function is None:
+            self.refuse(refusals.EXPRESSION, "window(...) of a timestamp_ntz", node, (
+                "it has no SQL text. Remedy: cast the time to a timestamp"
+            ))
+            return node
+        return self.written(f"{function}({self.text(below, parts, swaps)})", node, parts)
 
     def aggregate_text(
         self, node: Any, call: AggregateCall, parts: PlanReferences, swaps: Swaps | None

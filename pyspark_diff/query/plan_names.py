@@ -29,8 +29,9 @@ _TRAITS = {
 }
 _RULES = (
     "analysis.EliminateSubqueryAliases", "optimizer.BooleanSimplification",
-    "optimizer.PushDownPredicates", "optimizer.PushExtraPredicateThroughJoin",
 )
+#: The rules that move conditions to the tables that they are about.
+_MOVES = ("optimizer.PushDownPredicates", "optimizer.PushExtraPredicateThroughJoin")
 _ROUNDS = 3
 #: The begin of the names of attributes that a query does not use; no column has it.
 _UNUSED = "unused_"
@@ -57,12 +58,16 @@ class PlanNames:
         self._common: dict[str, Any] = {}
         self._traits: dict[str, frozenset[str]] = {}
         self._classes = {name: loaded_class(path) for name, path in _TRAITS.items()}
-        self._rules = [scala_object(f"{_CATALYST}{rule}") for rule in _RULES]
+        self._rules, self._moves = (
+            [scala_object(f"{_CATALYST}{rule}") for rule in rules] for rules in (_RULES, _MOVES)
+        )
+        #: Whether conditions move to the tables that they are about.
+        self.moves_conditions = True
 
     def prepared(self, plan: Any) -> Any:
         """The plan after rules that keep the meaning of each node."""
         for _ in range(_ROUNDS):
-            for rule in self._rules:
+            for rule in (*self._rules, *(self._moves if self.moves_conditions else ())):
                 plan = rule.apply(plan)
         return plan
 

@@ -45,9 +45,11 @@ from pyspark_diff.query.plan_limits import PlanLimits
 from pyspark_diff.query.plan_names import bare, conjuncts, topmost
 from pyspark_diff.query.pruning import used_names
 from pyspark_diff.query.refusals import RefusedPart
+from pyspark_diff.query.sessions import with_merged_sessions
 from pyspark_diff.spark.jvm import (
     analysed_plan,
     frame_of_plan,
+    has_sessions,
     items_of,
     kind_of,
 )
@@ -188,6 +190,11 @@ def _top(plan: Any) -> Iterable[Any]:
         plan = plan.plan() if kind_of(plan) == "WithCTE" else plan.child()
 
 
+def _is_session(item: Any) -> bool:
+    """Whether an expression is a column of sessions."""
+    return kind_of(item) == "AttributeReference" and bool(item.metadata().contains(_SESSION))
+
+
 class _PlanReader(PlanLimits):
     """The nodes of a plan."""
 
@@ -198,19 +205,23 @@ class _PlanReader(PlanLimits):
         self._bodies: dict[int, Any] = {}
         self._shared: dict[int, Relation] = {}
         self._loops: dict[int, tuple[str, ...]] = {}
+        self._intervals: set[str] = set()
 
     # Nodes
 
     def relation(self, plan: Any) -> Relation:
         """The relational form of a whole plan, or the list of its refused parts as an error."""
         relation: Relation | None = None
+        if has_sessions(plan):
+            # Spark moves conditions on a session below its aggregate, to the rows of the session.
+            self.moves_conditions = False
         try:
             relation = self.walk(self.prepared(plan))
         except RefusedPart:
             pass
         if self.refusals or relation is None:
             raise refusals.refused(self.refusals)
-        return relation
+        return with_merged_sessions(relation, frozenset(self._intervals), self.fresh)
 
     def walk(self, plan: Any) -> Relation:
         kind = kind_of(plan)
@@ -285,11 +296,11 @@ class _PlanReader(PlanLimits):
 
     def selected(self, plan: Any) -> tuple[Named, ...]:
         items = items_of(plan.projectList())
-        for item in items:
-            if kind_of(item) == "Alias" and item.metadata().contains(_SESSION):
-                # Spark merges the sessions of such a column when it runs the plan.
-                self.refuse(refusals.NODE, "session_window(...)", item, refusals.SESSION)
-                raise RefusedPart
+        self._intervals.update(
+            self.name(item) for item in items
+            if kind_of(item) == "Alias" and kind_of(item.child()) == "CreateNamedStruct"
+            and item.metadata().contains(_SESSION)
+        )
         return self.named(items)
 
     def on_filter(self, plan: Any) -> Relation:
@@ -309,6 +320,12 @@ class _PlanReader(PlanLimits):
             call for item in results
             for call in topmost(item, lambda e: self.is_a(e, "AggregateExpression"))
         ]
+        if any(map(_is_session, items_of(plan.groupingExpressions()))) and any(
+            kind_of(call.aggregateFunction()) == "PivotFirst" for call in calls
+        ):
+            self.refuse(
+                refusals.NODE, "a pivot by session_window(...)", plan, refusals.SESSION_PIVOT
+            )
         for call in sorted(calls, key=self.spelling):
             if swaps.get(call) is None:
                 name = self.fresh("a")
@@ -342,6 +359,11 @@ class _PlanReader(PlanLimits):
             columns = {}
             for item, attribute in zip(items_of(row), output):
                 value = self.expression(item)
+                if _is_session(item) and item.exprId().id() != attribute.exprId().id():
+                    self.refuse(
+                        refusals.NODE, "grouping sets of session_window(...)", plan,
+                        refusals.SESSION_SETS,
+                    )
                 text = f"CAST({value} AS {attribute.dataType().sql()})"
                 columns[self.name(attribute)] = SqlExpression(
                     text, value.outers, value.subqueries, value.columns

@@ -100,10 +100,12 @@ LEFT_GENERATOR = (
     "Spark leaves out a row for which nothing is generated. Remedy: write LATERAL VIEW OUTER, or "
     "JOIN LATERAL"
 )
-#: The cause and the remedy for sessions in a query.
-SESSION = (
-    "the end of a session depends on other rows. Remedy: use groupBy(..., "
-    "functions.session_window(...)) of the frame, flow.table(...) or the answer of another query"
+#: The cause and the remedy for sessions in ROLLUP, CUBE or GROUPING SETS.
+SESSION_SETS = "Spark has no such plan. Remedy: group by the session in a subquery"
+#: The cause and the remedy for sessions in a pivot.
+SESSION_PIVOT = (
+    "Spark merges the sessions of each value apart. Remedy: aggregates with FILTER, and GROUP BY "
+    "the session"
 )
 
 

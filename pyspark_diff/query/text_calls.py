@@ -32,6 +32,8 @@ GENERATORS = frozenset("""
 """.split())
 #: Functions that Spark accepts only in FROM.
 FROM_ONLY = frozenset("range collations sql_keywords variant_explode variant_explode_outer".split())
+#: Functions whose calls compute the interval of time of a row.
+INTERVALS = frozenset({"window", "session_window"})
 #: Functions that make windows, or read a name from a text.
 REFUSED = GENERATORS | frozenset("""
     window session_window window_time identifier grouping grouping_id

@@ -30,6 +30,7 @@ from pyspark_diff.query.text_calls import (
     AGGREGATES,
     CLOCK,
     CLOCK_NODES,
+    INTERVALS,
     OFFSETS,
     OTHERS,
     RANDOM,
@@ -119,7 +120,7 @@ class TextExpressions(TextFields):
             edits[self.place(node)] = self.grouping(node, context, parts)
             return
         interval = (context.child or context.scope).interval
-        if interval is not None and function_name(node) == "window":
+        if interval is not None and function_name(node) in INTERVALS:
             if interval[0] == canonical(self.source_text[slice(*self.place(node))]):
                 parts.columns.add(interval[1])
                 edits[self.place(node)] = interval[1]
@@ -180,9 +181,7 @@ class TextExpressions(TextFields):
             if name in RANDOM:
                 self.refuse(refusals.NON_DETERMINISTIC, f"{name}()", node)
             if name in REFUSED:
-                self.refuse(refusals.NODE, f"{name}(...)", node, (
-                    refusals.SESSION if name == "session_window" else ""
-                ))
+                self.refuse(refusals.NODE, f"{name}(...)", node)
             if name in OFFSETS and not isinstance(
                 node.parent, (exp.Window, exp.IgnoreNulls, exp.RespectNulls)
             ):

@@ -103,6 +103,10 @@ class TextGroups(TextSubqueries):
         self.typed((item.name, item.expression) for item in keys.values())
         if not several:
             return Groups(tuple(keys.values()), tuple(keys))
+        if any(item.expression.text in self.intervals for item in keys.values()):
+            self.refuse(
+                refusals.NODE, "grouping sets of session_window(...)", node, refusals.SESSION_SETS
+            )
         number = self.fresh("grouping")
         self.types[number] = T.LongType()
         return Groups(tuple(keys.values()), tuple(keys), tuple(sets), number)

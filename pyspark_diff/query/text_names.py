@@ -89,7 +89,7 @@ class ScopeColumn:
     """A column of a scope: its names in the query, and its name in the form.
 
     A hidden one, the second key of USING, is only visible with its qualifier. A star leaves a
-    computed one out: the interval of a call of ``window``.
+    computed one out: the interval of a call of ``window`` or ``session_window``.
     """
 
     name: str | None
@@ -225,6 +225,8 @@ class TextNames:
         #: Common table expressions that the text reads once, under their own columns.
         self.once: frozenset[str] = frozenset()
         self.types: dict[str, T.DataType] = {}
+        #: The columns that a call of ``session_window`` computes.
+        self.intervals: set[str] = set()
         self.notes: list[str] = []
         self.refusals: list[Refusal] = []
         self.words = words_of(text)

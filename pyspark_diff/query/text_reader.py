@@ -35,10 +35,12 @@ from pyspark_diff.query.form import (
 )
 from pyspark_diff.query.joins import filtered
 from pyspark_diff.query.refusals import Refusal, RefusedPart
-from pyspark_diff.query.text_calls import GENERATORS, aggregates_in, function_name
+from pyspark_diff.query.sessions import with_merged_sessions
+from pyspark_diff.query.text_calls import GENERATORS, INTERVALS, aggregates_in, function_name
 from pyspark_diff.query.text_fields import Item
 from pyspark_diff.query.text_groups import Groups
-from pyspark_diff.query.text_limits import ORDERED, TextLimits, once
+from pyspark_diff.query.text_intervals import TextIntervals
+from pyspark_diff.query.text_limits import ORDERED, once
 from pyspark_diff.query.text_names import (
     Attempts,
     Context,
@@ -46,7 +48,6 @@ from pyspark_diff.query.text_names import (
     Scope,
     ScopeColumn,
     Tables,
-    TextReferences,
     through,
 )
 from pyspark_diff.query.text_parser import canonical, parsed
@@ -115,7 +116,7 @@ def _without_nulls(kind: T.DataType) -> str:
     return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false)', "", text)
 
 
-class TextReader(TextLimits):
+class TextReader(TextIntervals):
     """The clauses of a query."""
 
     def read_all(
@@ -134,6 +135,9 @@ class TextReader(TextLimits):
         try:
             self.check_session()
             query = self.query(tree, None, {})
+            query = replace(query, relation=with_merged_sessions(
+                query.relation, frozenset(self.intervals), self.fresh
+            ))
             if self.refusals or refused:
                 raise RefusedPart
             result = self.whole_schema() if schema is None else schema
@@ -333,47 +337,6 @@ class TextReader(TextLimits):
                 qualifiers[column] = item.qualifier
         return qualifiers
 
-    def with_interval(
-        self, node: exp.Select, relation: Relation, scope: Scope, ctes: Tables
-    ) -> tuple[Relation, Scope]:
-        """The rows with the interval of the calls ``window(time, length)`` in a query.
-
-        Spark computes it below the select list and GROUP BY, as the column ``window``.
-        """
-        clauses = [*node.expressions, *filter(None, map(node.args.get, ("group", "order")))]
-        calls = [
-            item for clause in clauses
-            for item in clause.walk(prune=lambda part: isinstance(part, exp.Query))
-            if function_name(item) == "window"
-        ]
-        if not calls:
-            return relation, scope
-        if scope.partial:
-            raise RefusedPart
-        call = calls[0]
-        tokens = [canonical(self.source_text[slice(*self.place(item))]) for item in calls]
-        if tokens.count(tokens[0]) < len(tokens):
-            self.refuse(refusals.NODE, "several window(...)", call, (
-                "a query has one interval of time. Remedy: write all calls of window in the same "
-                "words"
-            ))
-        edits: dict[tuple[int, int], str] = {}
-        parts = TextReferences()
-        for argument in call.expressions:
-            self.edit(argument, Context(scope, ctes=ctes), parts, edits)
-        value = parts.expression(self.replaced(call, self.place(call), edits))
-        if value.outers or value.subqueries:
-            self.refuse(refusals.NODE, "window(...) of a subquery or outer column", call)
-        column = self.fresh("window")
-        self.typed([(column, value)])
-        relation = Project(relation, (
-            *(Named(name, column_of(name)) for name in relation.columns), Named(column, value)
-        ))
-        entry = ScopeColumn("window", None, column, computed=True)
-        return relation, replace(
-            scope, entries=(*scope.entries, entry), interval=(tokens[0], column)
-        )
-
     def expanded(self, node: exp.Expr, scope: Scope) -> Iterator[Item]:
         """The columns of a star, or an expression with its name."""
         star = node.this if isinstance(node, exp.Column) else node
@@ -410,6 +373,8 @@ class TextReader(TextLimits):
         name = node.alias if isinstance(node, exp.Alias) else (
             inner.parts[-1].name if isinstance(inner, exp.Column) else None
         )
+        if name is None and function_name(inner) in INTERVALS:
+            name = function_name(inner)
         yield name, node
 
     def left_out(self, node: exp.Expr, entries: Sequence[ScopeColumn]) -> ScopeColumn:

@@ -164,6 +164,11 @@ def analysed_plan(frame: DataFrame) -> AnalysedPlan:
     return AnalysedPlan(nodes, unstable, name, sessions, tuple(outside))
 
 
+def has_sessions(plan: Any) -> bool:
+    """Whether a plan that Spark has analysed, subqueries included, calls ``session_window``."""
+    return _SESSION.search(_whole_text(plan)) is not None
+
+
 def _whole_text(plan: Any) -> str:
     """The text of a plan with all columns: Spark's own text shows 25 columns of a list."""
     text = str(plan.toString())

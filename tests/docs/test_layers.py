@@ -95,9 +95,9 @@ ROOMS: dict[str, frozenset[str]] = {
     "query": frozenset((
         "clock costs dataflow form frame_columns frame_groups frame_reader frame_texts joins "
         "pairs placeholder plan_expressions plan_limits plan_names plan_reader pruning "
-        "recursion refusals shapes subqueries text_calls text_columns text_expressions "
-        "text_fields text_groups text_limits text_names text_parser text_pipes text_pivots "
-        "text_reader text_subqueries text_tables text_values translation"
+        "recursion refusals sessions shapes subqueries text_calls text_columns text_expressions "
+        "text_fields text_groups text_intervals text_limits text_names text_parser text_pipes "
+        "text_pivots text_reader text_subqueries text_tables text_values translation"
     ).split()),
     "views": frozenset(
         "columns forecast folder group keys materialized program record reports target".split()

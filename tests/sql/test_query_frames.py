@@ -213,8 +213,8 @@ REFUSED = {
     "map": (lambda t: t.mapInPandas(_mapped, t.schema).where("a > 1"), "NODE: "),
     "any row": (lambda t: t.dropDuplicates(["a"]), "NODE: dropDuplicates of some columns"),
     "session": (
-        lambda t: t.groupBy(F.session_window(F.timestamp_seconds("a"), "5 minutes")).count(),
-        "session_window",
+        lambda t: t.select(F.session_window(F.timestamp_seconds("a"), "5 minutes")).distinct(),
+        "NODE: DISTINCT or a set operation of session_window",
     ),
 }
 

@@ -1,0 +1,170 @@
+"""Sessions in queries: the law of `flow.sql` for ``session_window``, for both readers.
+
+    answer(t) = the rows of Spark's SQL over the tables at t
+
+Spark moves conditions on a session below its aggregate, and counts distinct values of several
+arguments for parts of a session. There the expected rows come from Python.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections import Counter
+
+import drawn
+import pytest
+from pyspark.sql import functions as F
+
+from pyspark_diff import Dataflow
+from pyspark_diff.errors import UnsupportedQueryError
+
+SCHEMA = "k int, v int, ts timestamp, gap string"
+START = datetime.datetime(2024, 1, 1)
+FIVE = "session_window(ts, '5 minutes')"
+#: The sessions of each key.
+OF_KEYS = f"SELECT k, {FIVE} AS w, count(*) AS n FROM t GROUP BY 1, 2"
+QUERIES = {
+    "keys": f"SELECT k, {FIVE} AS w, count(*), sum(v) FROM t GROUP BY 1, 2",
+    "fields": "SELECT k, session_window.start, session_window.end, max(v) FROM t "
+              f"GROUP BY k, {FIVE}",
+    "gap of a row": "SELECT session_window(ts, gap) AS w, count(*) FROM t GROUP BY 1",
+    "month": "SELECT count(*) FROM t GROUP BY session_window(ts, '1 month')",
+    "without a zone": "SELECT count(*) FROM t "
+                      "GROUP BY session_window(CAST(ts AS TIMESTAMP_NTZ), '5 minutes')",
+    "date": "SELECT count(*) FROM t GROUP BY session_window(CAST(ts AS DATE), '5 minutes')",
+    "intervals of rows": f"SELECT k, w.start, v FROM (SELECT k, v, {FIVE} AS w FROM t)",
+    "groups of a subquery": f"SELECT w, count(*) AS n FROM (SELECT k, {FIVE} AS w FROM t) "
+                            "GROUP BY w HAVING n > 1",
+    "merged again": f"SELECT w, sum(n) FROM ({OF_KEYS}) GROUP BY w",
+    "merged after a union": f"SELECT w, sum(n) FROM ({OF_KEYS} UNION ALL SELECT k, "
+                            "session_window(ts, '1 minute'), 5 FROM u) GROUP BY w",
+    "start as a key": f"SELECT count(k) FROM t GROUP BY {FIVE}, session_window.start",
+    "expressions": "SELECT k % 2, sum(v) FILTER (WHERE v > 2), sort_array(collect_list(v)) FROM t "
+                   f"WHERE v > 0 GROUP BY k % 2, {FIVE}",
+    "join": f"SELECT t.v, x.n FROM t JOIN ({OF_KEYS}) x ON t.k = x.k AND t.ts >= x.w.start "
+            "AND t.ts < x.w.end",
+    "common table": f"WITH c AS ({OF_KEYS}) SELECT a.k, a.w, b.n FROM c a LEFT JOIN c b "
+                    "ON a.k = b.k + 1 AND a.w = b.w",
+    "window above": "SELECT window(w.end, '1 hour') AS h, count(*) FROM "
+                    f"(SELECT {FIVE} AS w, count(*) AS n FROM t GROUP BY 1) GROUP BY 1",
+    "rank": f"SELECT k, w, row_number() OVER (PARTITION BY k ORDER BY w.start) FROM ({OF_KEYS})",
+    "largest interval": f"SELECT max(w) FROM (SELECT {FIVE} AS w FROM t)",
+    "subquery": f"SELECT k, (SELECT max(n) FROM (SELECT {FIVE}, count(*) AS n FROM u "
+                "WHERE u.k = t.k GROUP BY 1)) FROM t",
+    "name of the call": f"SELECT session_window.end, n FROM (SELECT {FIVE}, count(*) AS n FROM t "
+                        "GROUP BY 1)",
+}
+REFUSED = {
+    f"SELECT DISTINCT {FIVE} FROM t": "NODE: DISTINCT or a set operation of session_window",
+    f"SELECT {FIVE} AS w FROM t EXCEPT SELECT {FIVE} AS w FROM u": "NODE: DISTINCT or a set oper",
+    f"SELECT max(session_window.end) FROM t GROUP BY {FIVE}": "NODE: an aggregate of session_win",
+    f"SELECT k, count(*) FROM t GROUP BY ROLLUP (k, {FIVE})": "NODE: grouping sets of session_wi",
+    f"SELECT count(*) FROM (SELECT {FIVE} AS w FROM t) a, (SELECT {FIVE} AS w FROM t) b "
+    "GROUP BY a.w, b.w": "NODE: GROUP BY of several session_window",
+}
+
+
+@pytest.fixture(params=["plan", "text"])
+def reader(request, monkeypatch):
+    if request.param == "text":
+        monkeypatch.setattr(Dataflow, "_is_classic", lambda self: False)
+    return request.param
+
+
+def at(seconds: int) -> datetime.datetime:
+    return START + datetime.timedelta(seconds=seconds)
+
+
+def drawn_rows(draw: random.Random) -> list[tuple]:
+    return [(
+        draw.choice([1, 2, 3, None]), draw.randrange(5),
+        None if draw.random() < 0.1 else at(50 * draw.randrange(40)),
+        draw.choice(["1 minute", "5 minutes", "-1 second", "0 seconds", None]),
+    ) for _ in range(draw.randrange(8))]
+
+
+def bag(frame) -> Counter:
+    return Counter(str(tuple(row)) for row in frame.collect())
+
+
+def histories(text, seed, steps=3):
+    """The rows of t and u after each step, with the changes that lead there."""
+    draw = random.Random(f"{text} {seed}")
+    rows: dict[str, list] = {"t": [], "u": []}
+    for _ in range(steps):
+        changes = {}
+        for name, old in rows.items():
+            removed = [row for row in old if draw.random() < 0.3]
+            changes[name] = drawn_rows(draw), removed
+            rows[name] = list((Counter(old) + Counter(changes[name][0]) - Counter(removed))
+                              .elements())
+        yield changes, rows
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_an_answer_is_that_of_spark_at_each_time(spark, reader, name):
+    text = QUERIES[name]
+    with Dataflow(spark) as flow:
+        inputs = {table: flow.input(table, SCHEMA)[1] for table in "tu"}
+        answer = flow.sql(text).keep("answer")
+        for time, (changes, rows) in enumerate(histories(text, drawn.SEED)):
+            for table, (inserted, removed) in changes.items():
+                inputs[table].insert(inserted)
+                inputs[table].remove(removed)
+            flow.advance_to(time + 1)
+            for table, present in rows.items():
+                spark.createDataFrame(present, SCHEMA).createOrReplaceTempView(table)
+            assert bag(answer.at(time)) == bag(spark.sql(text)), (name, drawn.SEED, time)
+
+
+CLICKS = [(1, 0, at(0), ""), (2, 1, at(200), ""), (1, 0, at(400), ""), (3, 0, at(2000), "")]
+
+
+@pytest.mark.parametrize("text, expected", [
+    (f"SELECT * FROM (SELECT {FIVE} AS w, count(*) AS n FROM t GROUP BY 1) "
+     "WHERE w.start > timestamp'2024-01-01 00:01:00'", [((at(2000), at(2300)), 1)]),
+    (f"SELECT {FIVE} AS w, count(*) AS n FROM t GROUP BY 1 "
+     "HAVING w.end < timestamp'2024-01-01 00:11:40'", []),
+    (f"SELECT {FIVE} AS w, count(DISTINCT k), count(DISTINCT v) FROM t GROUP BY 1",
+     [((at(0), at(700)), 2, 2), ((at(2000), at(2300)), 1, 1)]),
+], ids=["where", "having", "distinct"])
+def test_a_condition_is_about_whole_sessions(spark, reader, text, expected):
+    """Spark 4.2 answers with other rows: it tests each interval before it merges them."""
+    with Dataflow(spark) as flow:
+        clicks = flow.input("t", SCHEMA)[1]
+        answer = flow.sql(text).keep("answer")
+        clicks.insert(CLICKS)
+        flow.advance_to(1)
+        rows = [tuple(tuple(v) if isinstance(v, tuple) else v for v in row)
+                for row in answer.at().collect()]
+        assert sorted(rows) == expected
+
+
+def test_a_frame_has_sessions(spark, reader):
+    with Dataflow(spark) as flow:
+        clicks = flow.input("t", SCHEMA)[1]
+        frame = flow.table("t").groupBy("k", F.session_window("ts", "5 minutes").alias("w"))
+        answer = flow.query(frame.agg(F.sum("v").alias("v"))).keep("answer")
+        clicks.insert([*CLICKS, (1, 7, at(500), "")])
+        flow.advance_to(1)
+        rows = {(row.k, row.w.start, row.w.end): row.v for row in answer.at().collect()}
+        assert rows == {(1, at(0), at(300)): 0, (1, at(400), at(800)): 7,
+                        (2, at(200), at(500)): 1, (3, at(2000), at(2300)): 0}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_part_is_refused_by_name(spark, reader, text):
+    with Dataflow(spark) as flow:
+        for table in "tu":
+            flow.input(table, SCHEMA)
+        with pytest.raises(UnsupportedQueryError, match=REFUSED[text]):
+            flow.sql(text)
+
+
+def test_a_pivot_by_sessions_is_refused(spark):
+    text = f"SELECT * FROM (SELECT k, v, {FIVE} AS w FROM t) PIVOT (sum(v) FOR k IN (1, 2))"
+    with Dataflow(spark) as flow:
+        flow.input("t", SCHEMA)
+        with pytest.raises(UnsupportedQueryError, match="NODE: a pivot by session_window"):
+            flow.sql(text)
