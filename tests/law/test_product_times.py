@@ -1,5 +1,4 @@
-"""Times that are structs: at every time the answer is that of the updates that are no later in any
-field, through every operator.
+"""Struct times: the output at a time comes from the updates that are no later in any field.
 
     frame.at((i, j))  =  program( updates of the inputs at times (a, b) with a <= i and b <= j )
 """
@@ -73,8 +72,7 @@ def answers(program, histories, time):
 
 @st.composite
 def moving(draw, program, fields):
-    """A program, or one in which the first input, and what some input is in the program, may come
-    late, or leave."""
+    """A program, perhaps with delays or expiries of its first input and of its last node."""
     if draw(st.booleans()):
         return program
     interval = st.tuples(*[st.integers(0, 2)] * fields).filter(any)
@@ -82,13 +80,13 @@ def moving(draw, program, fields):
     added = (Op(draw(kinds), (0,), (draw(interval),)),)
     shifted = {0: draw(st.sampled_from([0, count]))}
     ops = tuple(
-        Op(op.name, tuple(of + 1 if of >= count else shifted.get(of, of) for of in op.of), op.args)
+        Op(op.name, tuple(n + 1 if n >= count else shifted.get(n, n) for n in op.of), op.args)
         for op in program.ops
     )
     last = count + len(ops)
     more = (Op(draw(kinds), (last,), (draw(interval),)),)
-    others = {of + 1 if of >= count else of for of in program.outputs}
-    # Names of what there is are the same, so all of the program stands as it is.
+    others = {node + 1 if node >= count else node for node in program.outputs}
+    # Delays and expiries keep the column names, so the other operators stay valid.
     return Program(program.inputs, (*added, *ops, *more), tuple(sorted(others | {count, last + 1})))
 
 
@@ -112,31 +110,31 @@ def histories(draw, inputs, fields):
 def framed(spark, form, history, columns, fields):
     rows = [(*record, *time, diff) for record, time, diff in history]
     names = [f"time {number}" for number in range(fields)]
-    told = (*columns, *((n, "bigint") for n in names), ("diff", "bigint"))
-    made = formed(spark, form, rows, told)
-    frame = made if form == "frame" else spark.createDataFrame(made, ddl(told))
+    schema = (*columns, *((n, "bigint") for n in names), ("diff", "bigint"))
+    source = formed(spark, form, rows, schema)
+    frame = source if form == "frame" else spark.createDataFrame(source, ddl(schema))
     parts = [F.col(f"`{n}`").cast(kind).alias(name) for n, (name, kind) in zip(names, TIMES)]
     rest = [F.col(f"`{name}`") for name, _ in columns]
     return DiffFrame(frame.select(*rest, F.struct(*parts).alias("time"), "diff"))
 
 
 def check(spark, data, program, fields, form):
-    given_ = data.draw(histories(program.inputs, fields))
+    updates = data.draw(histories(program.inputs, fields))
     frames = [
         framed(spark, form, history, columns, fields)
-        for history, columns in zip(given_, program.inputs)
+        for history, columns in zip(updates, program.inputs)
     ]
     nodes = build(program, frames)
     for node in program.outputs:
-        found = nodes[node].to_df()
-        assert found.schema["time"].dataType.simpleString() == kind_of(fields).replace(" ", "")
-        rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in found.collect()]
+        output = nodes[node].to_df()
+        assert output.schema["time"].dataType.simpleString() == kind_of(fields).replace(" ", "")
+        rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in output.collect()]
         keys = [(normal(record), time) for record, time, _ in rows]
         assert len(set(keys)) == len(keys) and all(diff for _, _, diff in rows)
         for time in product(range(SIDE), repeat=fields):
-            assert accumulated(rows, time) == answers(program, given_, time)[node], time
+            assert accumulated(rows, time) == answers(program, updates, time)[node], time
         time = data.draw(st.tuples(*[st.integers(0, SIDE)] * fields))
-        expected = answers(program, given_, time)[node]
+        expected = answers(program, updates, time)[node]
         if min(expected.values(), default=0) < 0:
             with pytest.raises(NegativeMultiplicityError):
                 nodes[node].at(time)
@@ -165,11 +163,11 @@ def test_random_loops(spark, data, loops):
     check(spark, data, data.draw(looping(loops)), 2, "arrow")
 
 
-# In steps, whatever the cut.
+# In steps of random size.
 
 
-def shown(seen):
-    return lambda record, time, diff: seen.append((tuple(record), time, diff))
+def shown(updates):
+    return lambda record, time, diff: updates.append((tuple(record), time, diff))
 
 
 def writing(written):
@@ -181,7 +179,7 @@ def writing(written):
 
 @st.composite
 def frontiers(draw, before, fields):
-    """A frontier that another one precedes: a staircase of one to three steps."""
+    """A frontier at or after ``before``, of one to three times."""
     time = st.tuples(*[st.sampled_from([0, 0, 1, 1, 2, 3])] * fields)
     points = draw(st.lists(st.tuples(st.sampled_from(list(before)), time), min_size=1, max_size=3))
     return [tuple(map(max, *pair)) for pair in points]
@@ -189,7 +187,7 @@ def frontiers(draw, before, fields):
 
 def check_steps(spark, data, program, fields, steps=3, **options):
     pending = data.draw(histories(program.inputs, fields))
-    given_ = [[] for _ in pending]
+    sent = [[] for _ in pending]
     history = data.draw(st.booleans())
     with Dataflow(spark, time_type=kind_of(fields), keep_history=history, **options) as flow:
         sources = [
@@ -197,24 +195,24 @@ def check_steps(spark, data, program, fields, steps=3, **options):
             for n, columns in enumerate(program.inputs)
         ]
         nodes = build(program, [frame for frame, _ in sources])
-        seen = {node: [] for node in program.outputs}
-        kept = {}
+        inspected = {node: [] for node in program.outputs}
+        outputs = {}
         for node in program.outputs:
-            nodes[node].inspect(shown(seen[node]))
-            kept[node] = nodes[node].keep()
-        one, written = program.outputs[0], []
+            nodes[node].inspect(shown(inspected[node]))
+            outputs[node] = nodes[node].keep()
+        sink_node, written = program.outputs[0], []
         if data.draw(st.booleans()):
-            nodes[one].sink("written", foreach(writing(written)))
+            nodes[sink_node].sink("written", foreach(writing(written)))
         else:
             written = None
         for _ in range(data.draw(st.integers(1, steps))):
             for number, (_, session) in enumerate(sources):
                 now = [u for u in pending[number] if data.draw(st.booleans())]
                 pending[number] = [u for u in pending[number] if u not in now]
-                # What does not come in time does not come.
+                # Late updates are dropped.
                 now = [u for u in now if session._frontier.less_equal(u[1])]
                 session.update([(*record, time, diff) for record, time, diff in now])
-                given_[number] += now
+                sent[number] += now
                 if data.draw(st.sampled_from([False, False, True])):
                     session.advance_to(data.draw(frontiers(session._frontier, fields)))
             least = meet_all(session._frontier for _, session in sources)
@@ -222,41 +220,41 @@ def check_steps(spark, data, program, fields, steps=3, **options):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", StaleWarning)
                 flow.step()
-            check_complete(flow, program, given_, kept, seen, fields)
+            check_complete(flow, program, sent, outputs, inspected, fields)
             if written is not None:
-                check_complete(flow, program, given_, kept, {one: written}, fields)
-                # What is written was complete, and comes once.
-                assert not any(kept[one].probe().less_equal(at) for _, at, _ in written)
+                check_complete(flow, program, sent, outputs, {sink_node: written}, fields)
+                # A sink writes complete updates, each once.
+                assert not any(outputs[sink_node].probe().less_equal(at) for _, at, _ in written)
                 keys = [(normal(record), at) for record, at, _ in written]
                 assert len(set(keys)) == len(keys)
         for node in program.outputs:
-            check_read(data, program, given_, kept[node], node, fields)
+            check_read(data, program, sent, outputs[node], node, fields)
 
 
-def check_complete(flow, program, given_, kept, seen, fields):
-    """What was shown adds up to the answer at all times that are complete."""
+def check_complete(flow, program, sent, outputs, inspected, fields):
+    """The inspected updates add up to the answer at every complete time."""
     expected = {
-        t: answers(program, given_, t)
+        t: answers(program, sent, t)
         for t in product(range(SIDE), repeat=fields)
     }
-    for node in seen:
-        probe = kept[node].probe()
+    for node in inspected:
+        probe = outputs[node].probe()
         for time, answer in expected.items():
             if not probe.less_equal(time):
-                assert accumulated(seen[node], time) == answer[node], (node, time)
+                assert accumulated(inspected[node], time) == answer[node], (node, time)
 
 
-def check_read(data, program, given_, frame, node, fields):
-    """What is kept is the answer at a time at which it can be read, and else that is said."""
+def check_read(data, program, sent, frame, node, fields):
+    """A kept output is the answer at a readable time; at other times it is refused."""
     time = data.draw(st.tuples(*[st.integers(0, SIDE)] * fields))
     try:
-        found = frame.at(time, allow_negative=True).collect()
+        records = frame.at(time, allow_negative=True).collect()
     except NotReadableError as error:
         assert frame.probe().less_equal(time) == ("not complete" in str(error)), time
         assert not frame.probe().less_equal(time) or "not complete" in str(error)
     else:
-        expected = +answers(program, given_, time)[node]
-        assert Counter(normal(tuple(row)) for row in found) == expected, time
+        expected = +answers(program, sent, time)[node]
+        assert Counter(normal(tuple(row)) for row in records) == expected, time
     rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in frame.to_df().collect()]
     assert not any(frame.probe().less_equal(at) for _, at, _ in rows)
 
@@ -282,7 +280,7 @@ def test_random_loops_in_steps(spark, data, loops):
 
 
 def test_inputs_that_are_apart_may_stay_where_they_are(spark):
-    """The frontier of a dataflow is the meet of those of its inputs, and may be none of them."""
+    """A dataflow's frontier is the meet of its inputs' frontiers, and may equal none of them."""
     with Dataflow(spark, time_type=kind_of(2), runner="local") as flow:
         sessions = [flow.input(name, "k int")[1] for name in "ab"]
         sessions[0].advance_to([(1, 2), (3, 0)])
@@ -299,20 +297,20 @@ def test_inputs_that_are_apart_may_stay_where_they_are(spark):
 
 
 class Grown:
-    """A dataflow to which the outputs of a program are added, each before one of its steps."""
+    """A dataflow with the outputs of a program, each added before one of the steps."""
 
     def __init__(self, data, program, fields, keeps, late):
         self.data, self.program, self.fields = data, program, fields
         self.keeps, self.late, self.steps = keeps, late, 0
         self.names = [f"in{n}" for n in range(len(program.inputs))]
-        self.given = [[] for _ in program.inputs]
-        #: What the inspected outputs have been shown, and from when on that is all.
-        self.seen, self.first = {}, {}
+        self.sent = [[] for _ in program.inputs]
+        #: The inspected updates of each output, and the frontier from which they are complete.
+        self.inspected, self.first = {}, {}
         #: A reader of the store, if there is one.
         self.reads = None
 
     def write(self, flow):
-        """Inputs, what is kept from the beginning, and what has been added by now."""
+        """Add the inputs, the nodes kept from the beginning and the outputs added so far."""
         frames = [
             flow.input(name, ", ".join(f"`{column}` {k}" for column, k in columns))[0]
             for name, columns in zip(self.names, self.program.inputs)
@@ -324,26 +322,26 @@ class Grown:
             self.add(steps, again=True)
 
     def add(self, steps, again=False):
-        """The outputs that come when so many steps were taken."""
+        """Add the outputs that are due after ``steps`` steps."""
         added = [n for n, at in zip(self.program.outputs, self.late) if at == steps]
         for node in added:
             self.nodes[node].keep(f"out{node}")
             if not again:
-                self.nodes[node].inspect(shown(self.seen.setdefault(node, [])))
+                self.nodes[node].inspect(shown(self.inspected.setdefault(node, [])))
         if added and not again:
             growth = self.flow._build()
             first = growth.since if growth.bases else Antichain()
             self.first.update(dict.fromkeys(added, first))
 
     def feed(self, pending):
-        """Some of what there is, where it is not too late."""
+        """Send some pending updates, and drop the late ones."""
         for number, name in enumerate(self.names):
             session = self.flow.session(name)
             now = [u for u in pending[number] if self.data.draw(st.booleans())]
             pending[number] = [u for u in pending[number] if u not in now]
             now = [u for u in now if session._frontier.less_equal(u[1])]
             session.update([(*record, time, diff) for record, time, diff in now])
-            self.given[number] += now
+            self.sent[number] += now
 
     def step(self, pending):
         self.add(self.steps)
@@ -362,9 +360,9 @@ class Grown:
         self.check_all()
 
     def check_all(self):
-        """What is kept, and what was shown, is the answer at all times that can be read."""
+        """Kept outputs and inspected updates are the answer at all readable times."""
         answers = {
-            t: evaluate(self.program, [accumulated(history, t) for history in self.given])
+            t: evaluate(self.program, [accumulated(history, t) for history in self.sent])
             for t in product(range(SIDE + 1), repeat=self.fields)
         }
         for node, at in zip(self.program.outputs, self.late):
@@ -381,24 +379,24 @@ class Grown:
             for time in self.data.draw(st.sets(st.sampled_from(readable), max_size=1)) if (
                 readable
             ) else ():
-                found = frame.at(time, allow_negative=True).collect()
-                assert Counter(normal(tuple(row)) for row in found) == +answers[time][node], time
+                records = frame.at(time, allow_negative=True).collect()
+                assert Counter(normal(tuple(row)) for row in records) == +answers[time][node], time
             if self.reads and f"out{node}" in self.reads:
-                # Whoever has not the program reads the same.
+                # A reader without the program reads the same.
                 stored = self.reads[f"out{node}"]
                 assert (stored.frontier(), stored.since()) == (trace.upper, trace.since)
-                told = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in stored.to_df().collect()]
-                assert normal_rows(told) == normal_rows(rows)
+                updates = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in stored.to_df().collect()]
+                assert normal_rows(updates) == normal_rows(rows)
                 for time in readable[:1]:
-                    found = stored.at(time, allow_negative=True).collect()
-                    found = Counter(normal(tuple(row)) for row in found)
-                    assert found == +answers[time][node], time
-            if node in self.seen:
+                    records = stored.at(time, allow_negative=True).collect()
+                    counts = Counter(normal(tuple(row)) for row in records)
+                    assert counts == +answers[time][node], time
+            if node in self.inspected:
                 first = self.first[node]
                 for time in answers:
                     known = first.is_empty or first.less_equal(time)
                     if known and not trace.upper.less_equal(time):
-                        assert accumulated(self.seen[node], time) == answers[time][node], (
+                        assert accumulated(self.inspected[node], time) == answers[time][node], (
                             node, time
                         )
 
@@ -408,7 +406,7 @@ def normal_rows(rows):
 
 
 def growing(data, program, fields, steps):
-    """What is kept from the beginning, and when outputs come."""
+    """Draw the nodes kept from the beginning and the step that adds each output."""
     outputs = len(program.outputs)
     late = data.draw(st.lists(st.integers(0, steps), min_size=outputs, max_size=outputs))
     others = data.draw(st.sets(st.integers(0, len(program.inputs) + len(program.ops) - 1)))
@@ -416,7 +414,7 @@ def growing(data, program, fields, steps):
 
 
 def refused(error):
-    """Whether something could not be filled, as it may be that it cannot."""
+    """Whether an error is one of the permitted refusals to backfill."""
     return any(text in str(error) for text in ("may look at the times", "loop", "leave"))
 
 
@@ -472,9 +470,9 @@ def test_stores_that_are_opened_with_more(spark, data, fields, history):
                 if step and data.draw(st.booleans()):
                     flow.close()
                     if data.draw(st.booleans()):
-                        # The program has grown when it is opened, or does after that.
+                        # The program grows before or after it is opened.
                         grown.late = [max(at, step) for at in grown.late]
-                    grown.seen, grown.first = {}, {}
+                    grown.inspected, grown.first = {}, {}
                     flow = opened()
                 with StateReader(f"{root}/store", spark=spark) as grown.reads:
                     grown.step(pending)
@@ -484,21 +482,21 @@ def test_stores_that_are_opened_with_more(spark, data, fields, history):
             flow.close()
 
 
-def check_stored(data, flow, program, given_, fields, history):
-    """What is kept in a store is the answer at all times at which it can be read."""
+def check_stored(data, flow, program, sent, fields, history):
+    """A store's kept outputs are the answer at all readable times."""
     for node in program.outputs:
         frame = flow[f"out{node}"]
-        check_read(data, program, given_, frame, node, fields)
+        check_read(data, program, sent, frame, node, fields)
         rows = [(tuple(row[:-2]), tuple(row[-2]), row[-1]) for row in frame.to_df().collect()]
         for time in product(range(SIDE), repeat=fields) if history else ():
             if not frame.probe().less_equal(time):
-                assert accumulated(rows, time) == answers(program, given_, time)[node], (node, time)
+                assert accumulated(rows, time) == answers(program, sent, time)[node], (node, time)
 
 
 def check_store(spark, data, program, fields, root, history, **options):
-    """Applications that go on one after the other, and what a kill at any moment leaves."""
+    """Runs that continue a store, and copies of it from a kill at any operation."""
     pending = data.draw(histories(program.inputs, fields))
-    given_ = [[] for _ in pending]
+    sent = [[] for _ in pending]
     path, names = f"{root}/store", [f"in{n}" for n in range(len(pending))]
 
     def write(flow):
@@ -523,18 +521,18 @@ def check_store(spark, data, program, fields, root, history, **options):
             pending[number] = [u for u in pending[number] if u not in now]
             now = [u for u in now if session._frontier.less_equal(u[1])]
             session.update([(*record, time, diff) for record, time, diff in now])
-            given_[number] += now
+            sent[number] += now
         copy = f"{root}/copy{step}"
         kill = At(lambda *_: shutil.copytree(path, copy), data.draw(st.integers(1, 30)))
         least = meet_all(session._frontier for session in sessions)
         with warnings.catch_warnings(), operations(path, kill):
             warnings.simplefilter("ignore", StaleWarning)
             flow.advance_to(data.draw(frontiers(least, fields)))
-        check_stored(data, flow, program, given_, fields, history)
+        check_stored(data, flow, program, sent, fields, history)
         if kill.struck:
             with opened(copy) as other:
                 if other._state.graph is not None:
-                    check_stored(data, other, program, given_, fields, history)
+                    check_stored(data, other, program, sent, fields, history)
         if data.draw(st.booleans()):
             before = flow["out%d" % program.outputs[0]].probe().frontier()
             flow.close()
@@ -557,7 +555,7 @@ PAIR = "struct<i: int, j: int>"
 def test_a_session_takes_what_is_beyond_its_frontier(spark):
     with Dataflow(spark, time_type=PAIR) as flow:
         frame, session = flow.input("source", "k int", start=(1, 2))
-        kept = frame.count().keep("counted")
+        counts = frame.count().keep("counted")
         assert session.time() == (1, 2) and flow.session("source") is session
         assert session.name == "source" and session.schema.names == ["k"]
         session.insert([(7,)])
@@ -577,7 +575,7 @@ def test_a_session_takes_what_is_beyond_its_frontier(spark):
         for to in [(2, 3), (0, 0), [(3, 2), (0, 5)]]:
             with pytest.raises(TimeRegressionError, match="cannot go back"):
                 session.advance_to(to)
-        probe = kept.probe()
+        probe = counts.probe()
         assert probe.less_than((1, 3)) and not probe.less_than((1, 2)) and probe.less_equal((1, 2))
         flow.step()
         assert probe.frontier().elements == ((1, 5), (3, 2))
@@ -585,25 +583,25 @@ def test_a_session_takes_what_is_beyond_its_frontier(spark):
         with pytest.raises(InvalidTimeError, match="and none comes before all others"):
             probe.time()
         assert not probe.less_equal((2, 4)) and probe.less_equal((3, 2))
-        assert kept.at((2, 4)).collect() == [(7, 1)]
+        assert counts.at((2, 4)).collect() == [(7, 1)]
         flow.advance_to((4, 0))
         assert session._frontier.elements == ((4, 2),)
         assert not probe.less_than((4, 2)) and probe.less_than((4, 3)) and probe.time() == (4, 2)
         assert repr(session) == "ProductSession('source', at [(4, 2)])"
         assert repr(probe) == "Probe(at (4, 2))"
-        assert sorted(kept.at((3, 2)).collect()) == [(7, 1), (8, 2)]
+        assert sorted(counts.at((3, 2)).collect()) == [(7, 1), (8, 2)]
         assert sorted(flow["counted"].at((3, 5)).collect()) == [(7, 1), (8, 3)]
         with pytest.raises(NotReadableError, match=r"time \(4, 2\) is not complete"):
-            kept.at((4, 2))
+            counts.at((4, 2))
         with pytest.raises(NotReadableError, match=r"time \(2, 2\) was compacted away"):
-            kept.at((2, 2))
+            counts.at((2, 2))
         with pytest.raises(TimeRegressionError, match="a dataflow cannot go back to"):
             flow.advance_to((4, 1))
         with session:
             pass
         flow.step()
         assert probe.done() and probe.time() is None
-        assert sorted(kept.at().collect()) == [(7, 1), (8, 3), (9, 1)]
+        assert sorted(counts.at().collect()) == [(7, 1), (8, 3), (9, 1)]
 
 
 def test_rows_that_have_no_time(spark):
@@ -628,7 +626,7 @@ def test_tables_that_do_not_change_in_a_dataflow(spark):
         session.update([(1, (0, 2), 1), (2, (0, 0), 1), (1, (0, 4), 2)])
         flow.advance_to((0, 0))
         for to in [(0, 1), (0, 3), (1, 0), (2, 0)]:
-            # What was there from the beginning is so once, however often the second field goes on.
+            # The constant counts once, however often the second field advances.
             flow.advance_to(to)
             for time, count in [((0, 1), 0), ((0, 2), 1), ((0, 3), 1), ((0, 4), 3)]:
                 if not named.probe().less_equal(time):
@@ -650,7 +648,7 @@ def test_a_time_is_complete_that_is_before_each_of_the_frontier_in_a_field(spark
             counts.at()
         flow.advance_to([(1, 1), (0, 3)])
         assert counts.at((0, 2)).collect() == [("a", 2)]
-        # (5, 0) and (0, 1) are complete, and where they meet is not: it is left out.
+        # (5, 0) and (0, 1) are complete; their join is not, and is left out.
         assert {tuple(row) for row in counts.to_df().collect()} == {
             ("a", 1, (5, 0), 1), ("a", 2, (0, 1), 1)
         }
@@ -666,16 +664,16 @@ def test_a_time_is_complete_that_is_before_each_of_the_frontier_in_a_field(spark
 def test_what_waits_is_given_part_by_part(spark):
     with Dataflow(spark, time_type=PAIR, keep_history=True, runner="spark", buckets=2) as flow:
         numbers, session = flow.input("numbers", "n int")
-        kept = numbers.distinct().keep()
+        distinct = numbers.distinct().keep()
         rows = [(n, (n % 3, n // 3), 1) for n in range(9)]
         session.update(spark.createDataFrame(rows, f"n int, time {PAIR}, diff long").repartition(2))
         for frontier in [(0, 1)], [(0, 2), (1, 1)], [(3, 3)]:
             flow.advance_to(frontier)
             for time in product(range(3), repeat=2):
-                if not kept.probe().less_equal(time):
+                if not distinct.probe().less_equal(time):
                     expected = [n for n, at, _ in rows if at[0] <= time[0] and at[1] <= time[1]]
-                    assert sorted(row.n for row in kept.at(time).collect()) == expected
-        assert kept.probe().time() == (3, 3)
+                    assert sorted(row.n for row in distinct.at(time).collect()) == expected
+        assert distinct.probe().time() == (3, 3)
 
 
 def test_inputs_go_on_together(spark):
@@ -713,8 +711,8 @@ def test_holds_and_changes(spark):
         assert counts.at((1, 0)).collect() == [("a", 1)] == counts.at((0, 3)).collect()
         with pytest.raises(NotReadableError, match=r"time \(0, 1\) was compacted away"):
             counts.at((0, 1))
-        found = {tuple(row) for row in counts.changes((1, 0), (3, 1)).collect()}
-        assert found == {
+        changes = {tuple(row) for row in counts.changes((1, 0), (3, 1)).collect()}
+        assert changes == {
             ("a", 1, (1, 1), -1), ("a", 2, (1, 1), 1), ("b", 1, (3, 0), 1)
         }
         for since, until in [((3, 0), (2, 2)), ((2, 2), (3, 1))]:
@@ -749,22 +747,22 @@ def check_holds(spark, data, fields, **options):
     known, holds = [], []
     with Dataflow(spark, time_type=kind_of(fields), **options) as flow:
         words, session = flow.input("words", "k int")
-        kept = words.count().keep()
-        holds += [kept.hold(data.draw(frontiers([(0,) * fields], fields))) for _ in range(2)]
+        counted = words.count().keep()
+        holds += [counted.hold(data.draw(frontiers([(0,) * fields], fields))) for _ in range(2)]
         for _ in range(data.draw(st.integers(3, 5))):
             now = [u for u in history if data.draw(st.booleans())]
             history = [u for u in history if u not in now]
             now = [u for u in now if session._frontier.less_equal(u[1])]
             session.update([(*record, time, diff) for record, time, diff in now])
             known += now
-            trace = flow._arrangement(kept._in_fields()._node).trace
+            trace = flow._arrangement(counted._in_fields()._node).trace
             what = data.draw(st.sampled_from(["hold", "hold", "release", "advance", "nothing"]))
             if what == "hold":
                 at = data.draw(st.one_of(st.none(), frontiers(trace.since, fields)))
-                holds.append(kept.hold(at))
+                holds.append(counted.hold(at))
                 whole = trace.since if at is None else Antichain(at)
                 assert holds[-1]._frontier == whole
-            elif what != "nothing" and holds:  # whichever, and not the first one first
+            elif what != "nothing" and holds:  # in any order
                 hold = holds.pop(data.draw(st.integers(0, len(holds) - 1)))
                 if what == "release":
                     hold.release()
@@ -774,20 +772,20 @@ def check_holds(spark, data, fields, **options):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", StaleWarning)
                 to = data.draw(frontiers(session._frontier, fields))
-                on = data.draw(st.integers(0, 2))  # by the first field alone things are let go of
+                on = data.draw(st.integers(0, 2))  # compaction goes by the first field alone
                 flow.advance_to([(time[0] + on, *time[1:]) for time in to])
-            trace = flow._arrangement(kept._in_fields()._node).trace
+            trace = flow._arrangement(counted._in_fields()._node).trace
             answers = {}
             for time in product(range(SIDE + 2), repeat=fields):
-                held = any(hold._frontier.less_equal(time) for hold in holds)
-                if held and not trace.upper.less_equal(time):
+                is_held = any(hold._frontier.less_equal(time) for hold in holds)
+                if is_held and not trace.upper.less_equal(time):
                     assert trace.since.less_equal(time), (time, holds)
                 counts = accumulated(known, time)
                 answers[time] = {(*k, n): 1 for k, n in counts.items()}
             readable = [
                 t for t in answers if trace.since.less_equal(t) and not trace.upper.less_equal(t)
             ]
-            rows = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in kept.to_df().collect()]
+            rows = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in counted.to_df().collect()]
             for time in readable:
                 assert accumulated(rows, time) == answers[time], time
             pairs = [
@@ -796,17 +794,17 @@ def check_holds(spark, data, fields, **options):
             if not pairs:
                 continue
             since, until = data.draw(st.sampled_from(pairs))
-            found = [
+            changes = [
                 (tuple(r[:-2]), tuple(r[-2]), r[-1])
-                for r in kept.changes(since, until).collect()
+                for r in counted.changes(since, until).collect()
             ]
             for time in readable:
                 if (since, time) in pairs and (time, until) in pairs:
-                    assert accumulated(found, time) == total([
+                    assert accumulated(changes, time) == total([
                         *answers[time].items(), *((r, -n) for r, n in answers[since].items())
                     ]), (since, time, until)
-            # Nothing else is among them.
-            for _, at, _ in found:
+            # No other updates are among them.
+            for _, at, _ in changes:
                 assert all(a <= b for a, b in zip(at, until))
                 assert not all(a <= b for a, b in zip(at, since))
 
@@ -851,20 +849,20 @@ def test_a_removal_whose_insertion_is_still_to_come_where_two_times_meet(spark):
 
     with Dataflow(spark, time_type=PAIR, runner="local") as flow:
         rows, session = flow.input("rows", "k int, v int")
-        made = rows.groupBy("k").reduce(sizes, "n long").keep()
+        totals = rows.groupBy("k").reduce(sizes, "n long").keep()
         session.update([(1, 7, (0, 0), 1), (1, 7, (0, 2), -1), (1, 7, (2, 0), -1)])
         flow.advance_to((2, 2))                         # both removals, which meet at (2, 2)
-        assert made.at((1, 1)).collect() == [(1, 1)] and made.at((1, 9)).collect() == []
+        assert totals.at((1, 1)).collect() == [(1, 1)] and totals.at((1, 9)).collect() == []
         session.update([(1, 7, (2, 2), 1)])
         flow.advance_to((3, 3))
-        assert made.at((2, 2)).collect() == []
+        assert totals.at((2, 2)).collect() == []
         session.update([(1, 7, (3, 3), -1)])
         with pytest.raises(NegativeMultiplicityError):
             flow.advance_to((4, 4))
 
 
 def ranked(rows):
-    """Of each record its rank by ``v`` among those of its ``k``, and the sum of ``v`` up to it."""
+    """Each record with its rank by ``v`` within its ``k`` and the running sum of ``v``."""
     return Counter({
         (k, v, 1 + sum(n for (g, w), n in rows.items() if g == k and w < v),
          sum(n * w for (g, w), n in rows.items() if g == k and w <= v)): count
@@ -876,21 +874,23 @@ def ranked(rows):
 @given(data=st.data())
 @examples(1)
 def test_windows_where_a_removal_is_made_up_for_later(spark, runner, data):
-    """A row goes at two times of which none is before the other, and comes where they meet: until
-    that is given, it stands there less than no times."""
+    """Two incomparable times remove the same row, and their join inserts it again.
+
+    Until that insertion arrives, the row's count at the join is negative.
+    """
     updates = []
     small = st.integers(0, 2)
     for k, v, i, j in data.draw(st.lists(st.tuples(st.integers(0, 1), small, small, small))):
-        apart = data.draw(st.tuples(st.integers(0, 1), st.integers(0, 1)))
-        right, up = i + 1 + apart[0], j + 1 + apart[1]
+        gaps = data.draw(st.tuples(st.integers(0, 1), st.integers(0, 1)))
+        right, up = i + 1 + gaps[0], j + 1 + gaps[1]
         updates += [((k, v), (i, j), 1), ((k, v), (right, j), -1), ((k, v), (i, up), -1),
                     ((k, v), (right, up), 1)]
     over = Window.partitionBy("k").orderBy("v")
     with Dataflow(spark, time_type=PAIR, runner=runner, keep_history=True) as flow:
         rows, session = flow.input("rows", "k int, v int")
-        kept = rows.select("k", "v", F.rank().over(over), F.sum("v").over(over)).keep()
-        seen = []
-        kept.inspect(shown(seen))
+        ranks = rows.select("k", "v", F.rank().over(over), F.sum("v").over(over)).keep()
+        inspected = []
+        ranks.inspect(shown(inspected))
         done = Antichain([(0, 0)])
         for time in [*data.draw(st.lists(st.tuples(*[st.integers(0, 4)] * 2))), (5, 5)]:
             to = data.draw(st.sampled_from([[time], [(time[0], 0), (0, time[1])]]))
@@ -905,10 +905,10 @@ def test_windows_where_a_removal_is_made_up_for_later(spark, runner, data):
             done = to
             complete = [t for t in product(range(5), repeat=2) if not done.less_equal(t)]
             for time in complete:
-                assert accumulated(seen, time) == ranked(accumulated(updates, time)), time
+                assert accumulated(inspected, time) == ranked(accumulated(updates, time)), time
         for time in complete[::5]:
             expected = ranked(accumulated(updates, time))
-            assert Counter(map(tuple, kept.at(time).collect())) == expected, time
+            assert Counter(map(tuple, ranks.at(time).collect())) == expected, time
 
 
 def test_a_window_tells_of_a_removal_that_nothing_makes_up_for(spark):
@@ -920,7 +920,7 @@ def test_a_window_tells_of_a_removal_that_nothing_makes_up_for(spark):
             flow.advance_to((2, 2))
 
 
-# Claims, which are looked at where times are complete.
+# Claims are checked at complete times.
 
 
 def claims(kind, a, b):
@@ -940,36 +940,36 @@ def broken(kind, a, b):
 @given(data=st.data(), fields=st.sampled_from([2, 2, 3]))
 @examples(2)
 def test_claims_fail_at_the_first_complete_time_that_breaks_them(spark, kind, runner, data, fields):
-    """A step fails iff a time that it completes is wrong; what is wrong where it is not complete
-    may be made up for."""
-    one = st.tuples(
+    """A step fails iff a time that it completes is wrong. Later updates may still correct
+    incomplete times."""
+    update = st.tuples(
         st.tuples(st.integers(0, 1)), st.tuples(*[st.integers(0, SIDE - 1)] * fields),
         st.sampled_from([1, 1, -1]),
     )
-    pending = data.draw(st.lists(one, max_size=6))
+    pending = data.draw(st.lists(update, max_size=6))
     if kind == "eq":  # mostly the same, in another order
         others = [u for u in pending if data.draw(st.sampled_from([True, True, True, False]))]
     else:
         others = []
-    given_ = [[], []]
+    sent = [[], []]
     with Dataflow(spark, time_type=kind_of(fields), runner=runner, buckets=2) as flow:
         (a, a_in), (b, b_in) = flow.input("a", "k int"), flow.input("b", "k int")
         assert claims(kind, a, b).columns == (["k", "count"] if kind == "empty" else ["k"])
-        kept = a.keep()
+        output = a.keep()
         for last in (False, False, True):
-            for left, session, known in ((pending, a_in, given_[0]), (others, b_in, given_[1])):
+            for left, session, known in ((pending, a_in, sent[0]), (others, b_in, sent[1])):
                 now = [u for u in left if last or data.draw(st.booleans())]
                 left[:] = [u for u in left if u not in now]
                 now = [u for u in now if session._frontier.less_equal(u[1])]
                 session.update([(*record, time, diff) for record, time, diff in now])
                 known += now
-            before, close = kept.probe().frontier(), last and data.draw(st.booleans())
+            before, close = output.probe().frontier(), last and data.draw(st.booleans())
             to = data.draw(frontiers(a_in._frontier, fields))
             whole = [] if close else Antichain(to)
             wrong = [
                 t for t in product(range(SIDE + 1), repeat=fields)
                 if (close or not whole.less_equal(t))
-                and broken(kind, *(accumulated(one, t) for one in given_))
+                and broken(kind, *(accumulated(updates, t) for updates in sent))
             ]
             try:
                 if close:
@@ -979,9 +979,9 @@ def test_claims_fail_at_the_first_complete_time_that_breaks_them(spark, kind, ru
                 else:
                     flow.advance_to(to)
             except AssertionFailedError as error:
-                told = str(error).split("at time ")[1].split(": there")[0]
-                assert told == repr(min(wrong)), wrong
-                assert kept.probe().frontier() == before
+                reported_time = str(error).split("at time ")[1].split(": there")[0]
+                assert reported_time == repr(min(wrong)), wrong
+                assert output.probe().frontier() == before
                 return
             assert not wrong
 
@@ -993,7 +993,7 @@ def test_a_claim_waits_for_what_makes_up_for_it(spark, runner):
         counts = words.count().keep()
         words.count().where("count > 1").assert_empty("twice")
         words.select().assert_eq(words.select())
-        flow.advance_to((1, 0))                           # of nothing
+        flow.advance_to((1, 0))                           # without updates
         session.update([("a", (1, 3), 1), ("a", (3, 0), 1)])
         flow.advance_to([(3, 1), (1, 4)])                 # both; they meet at (3, 3)
         session.update([("a", (3, 3), -1)])
@@ -1001,15 +1001,17 @@ def test_a_claim_waits_for_what_makes_up_for_it(spark, runner):
         assert counts.at((3, 3)).collect() == [("a", 1)]
         session.update([("b", (4, 7), 1), ("b", (6, 4), 1)])
         flow.advance_to([(7, 4), (4, 8), (6, 7)])
-        for _ in range(2):                                # nothing comes where they meet
+        for _ in range(2):                                # no update comes at their join
             with pytest.raises(AssertionFailedError) as caught:
                 flow.advance_to((7, 8)) if _ == 0 else flow.step()
-            told = str(caught.value)
-            assert told.startswith("twice: a collection of (w, count) was to be empty, and is not ")
-            assert "at time (6, 7): there is ('b', 2) with the multiplicity 1" in told
-            assert "The step failed at assert_empty" in told
-            # Nothing of it can be dropped.
-            assert "Open the store again" in told and "discard" not in told
+            message = str(caught.value)
+            assert message.startswith(
+                "twice: a collection of (w, count) was to be empty, and is not "
+            )
+            assert "at time (6, 7): there is ('b', 2) with the multiplicity 1" in message
+            assert "The step failed at assert_empty" in message
+            # No update can be discarded.
+            assert "Open the store again" in message and "discard" not in message
             assert counts.probe().frontier().elements == ((4, 8), (6, 7), (7, 4))
             assert sorted(counts.at((6, 6)).collect()) == [("a", 1), ("b", 1)]
 
@@ -1029,7 +1031,7 @@ def test_a_claim_sees_what_comes_and_goes_in_one_step(spark):
 
 
 def test_a_claim_in_the_place_of_a_checked_input(spark):
-    """Two removals, each of them right where it is, and one too many where they meet."""
+    """Two removals: each alone is valid, and their join has one too many."""
     with Dataflow(spark, time_type=PAIR, runner="local") as flow:
         words, session = flow.input("words", "w string")
         words.count().where("count < 0").assert_empty()
@@ -1046,8 +1048,10 @@ def test_many_records_that_break_a_claim_are_not_all_named(spark):
         session.update([(n, (1 + n % 2, 2 - n % 2), 1) for n in range(40)])
         with pytest.raises(AssertionFailedError) as caught:
             flow.advance_to((5, 5))
-        told = str(caught.value).split("The step failed")[0]
-        assert told.count("multiplicity") == 3 and "..." in told and "at time (1, 2)" in told
+        message = str(caught.value).split("The step failed")[0]
+        assert (
+            message.count("multiplicity") == 3 and "..." in message and "at time (1, 2)" in message
+        )
 
 
 def test_a_claim_in_a_store_that_is_opened_again(spark, tmp_path):
@@ -1094,7 +1098,7 @@ def test_updates_that_a_step_fails_on_are_named_and_discarded(spark):
 def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
     spark.createDataFrame([], "k int").createOrReplaceTempView("doctest_pairs")
     with Dataflow(spark, time_type=PAIR) as flow:
-        for made, why in (
+        for call, why in (
             (lambda: flow.input("a", "k int", key="k"), r".*int>: .* none is the later one"),
             (lambda: flow.input("a", "k int", check=True), r".*int>: two removals of a record"),
             (lambda: flow.clock(1), r".*int>: a clock ticks in one field.*Feed an input"),
@@ -1103,7 +1107,7 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
              r".*int>: give an input its rows.*session\('a'\)"),
         ):
             with pytest.raises(SchemaError, match=f"totally ordered times.*structs{why}"):
-                made()
+                call()
         frame, _ = flow.input("source", "k int")
         with pytest.raises(NotReadableError, match="no struct time .* is the latest"):
             frame.sink("s", snapshot(str(tmp_path)))
@@ -1115,21 +1119,21 @@ def test_what_dataflows_with_such_times_have_not(spark, tmp_path):
 def test_what_is_added_after_steps_is_filled_from_what_is_kept(spark, runner):
     with Dataflow(spark, time_type=PAIR, runner=runner, buckets=2) as flow:
         words, session = flow.input("words", "w string")
-        kept = words.keep("words")
+        kept_words = words.keep("words")
         flow.constant([("a",)], "w string").join(words, "w").keep("both")
         session.update([("a", (0, 1), 1), ("a", (2, 0), 1), ("b", (1, 1), 1)])
         flow.advance_to([(3, 0), (0, 3), (2, 2)])
-        seen = []
-        late = flow["words"].count().inspect(shown(seen)).keep("counts")
-        common = flow.constant([("b",)], "w string").join(kept, "w").keep("common")
+        inspected = []
+        late = flow["words"].count().inspect(shown(inspected)).keep("counts")
+        common = flow.constant([("b",)], "w string").join(kept_words, "w").keep("common")
         again = flow["both"].union(flow["words"]).count().keep("again")
         with pytest.raises(NotReadableError, match="the next one fills it"):
             late.at((1, 1))
-        # One step fills it, and goes nowhere else.
+        # One step backfills it and advances no frontier.
         assert flow.step() and not flow.step()
-        assert late.probe().frontier() == kept.probe().frontier()
-        # What two made together, where nothing is complete yet, is there already.
-        assert sorted(seen) == [
+        assert late.probe().frontier() == kept_words.probe().frontier()
+        # The updates at the incomplete join (2, 1) are there already.
+        assert sorted(inspected) == [
             (("a", 1), (0, 1), 1), (("a", 1), (2, 0), 1), (("a", 1), (2, 1), -2),
             (("a", 2), (2, 1), 1), (("b", 1), (1, 1), 1),
         ]
@@ -1160,7 +1164,7 @@ def test_sinks_and_claims_that_are_added_late(spark):
         flow["words"].count().sink("out", foreach(write))
         claim = flow["words"].count().where("count > 2").assert_empty("thrice")
         flow.step()
-        # What two make together at (2, 2) is not complete.
+        # The join (2, 2) is not complete.
         assert written == [{("a", 1, (0, 2), 1), ("a", 1, (2, 0), 1), ("b", 1, (0, 0), 1)}]
         session.update([("a", (2, 2), 1)])
         with pytest.raises(AssertionFailedError, match=r"thrice.*at time \(2, 2\)"):
@@ -1197,7 +1201,7 @@ def test_what_cannot_be_filled_is_refused_where_it_is_added(spark):
     with Dataflow(spark, time_type=PAIR, runner="local") as flow:
         words, session = flow.input("words", "w string")
         grown = words.iterate(lambda now: now.union(words).distinct())
-        kept = words.count().keep("counts")
+        counts = words.count().keep("counts")
         grown.inspect(lambda *_: None)
         session.update([("a", (0, 1), 1)])
         flow.advance_to((1, 0))
@@ -1208,7 +1212,7 @@ def test_what_cannot_be_filled_is_refused_where_it_is_added(spark):
         assert "late" not in flow
         session.update([("a", (1, 1), 1)])
         flow.advance_to((2, 2))
-        assert kept.at((1, 1)).collect() == [("a", 2)]
+        assert counts.at((1, 1)).collect() == [("a", 2)]
 
 
 def test_inputs_that_come_later_begin_where_the_others_are(spark):
@@ -1231,12 +1235,12 @@ def test_inputs_that_come_later_begin_where_the_others_are(spark):
         for time, expected in {(1, 3): [1], (2, 1): [2], (2, 3): [1, 2]}.items():
             if both._in_fields() is not None and not both.probe().less_equal(time):
                 try:
-                    found = sorted(row.k for row in both.at(time).collect())
+                    values = sorted(row.k for row in both.at(time).collect())
                 except NotReadableError as error:
                     assert "compacted away" in str(error) and time[0] < 2
                 else:
-                    assert found == expected
-        # One that was there and not used is still where it began.
+                    assert values == expected
+        # An unused earlier input is still at its start.
         late = unused.union(a).distinct().keep("late")
         flow.step()
         assert sorted(row.k for row in late.at((2, 3)).collect()) == [1, 2]
@@ -1255,12 +1259,12 @@ def test_an_input_that_lags_is_advanced_before_it_is_used(spark):
         a_in.update([(1, (0, 0), 1)])
         a_in.advance_to((2, 2))
         flow.step()
-        found = b.union(a).keep()
+        union = b.union(a).keep()
         with pytest.raises(TimeRegressionError, match=r"input 'b' is at \[\(0, 0\)\].*advance_to"):
             flow.step()
         b_in.advance_to((2, 2))
         flow.step()
-        assert found.at((1, 2)).collect() == [(1,)]
+        assert union.at((1, 2)).collect() == [(1,)]
 
 
 def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
@@ -1284,7 +1288,7 @@ def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
             flow.advance_to((3, 3))
     with Dataflow.open(path, program, spark=spark, time_type=PAIR) as flow:
         flow.advance_to((4, 4))
-    # What came of both is at (2, 1), and complete after the second step; it was given twice.
+    # The join (2, 1) is complete after the second step. Both attempts write it.
     assert written[1:] == [{("a", 1, (2, 1), -2), ("a", 2, (2, 1), 1)}] * 2
 
 
@@ -1292,12 +1296,12 @@ def test_a_sink_of_a_store_is_given_what_has_become_complete(spark, tmp_path):
 def test_spark_is_given_for_a_sink_what_has_become_complete_alone(
     spark, monkeypatch, use_thresholds, most,
 ):
-    if most is not None:  # Spark reads all that is kept then
+    if most is not None:  # Spark then reads the whole state
         use_thresholds(driver_table_rows_max=most)
-    made, written = [], []
+    row_counts, written = [], []
 
     def frame_of_table(spark, table, struct):
-        made.append(table.num_rows)
+        row_counts.append(table.num_rows)
         return frame_of(spark, table, struct)
 
     frame_of = arrangement.frame_of_table
@@ -1310,13 +1314,13 @@ def test_spark_is_given_for_a_sink_what_has_become_complete_alone(
         session.update([("a", (0, 2), 1), ("a", (2, 0), 1), ("b", (0, 0), 1)])
         flow.advance_to([(2, 1), (0, 3)])
         assert written.pop() == {("a", 1, (0, 2), 1), ("a", 1, (2, 0), 1), ("b", 1, (0, 0), 1)}
-        # Kept is what comes at (2, 2), where two meet; it is not complete.
-        made.clear()
+        # The state has the join (2, 2), which is not complete.
+        row_counts.clear()
         flow.advance_to([(2, 2), (0, 3)])
-        assert not made and not written
+        assert not row_counts and not written
         flow.advance_to((3, 3))
         assert written == [{("a", 1, (2, 2), -2), ("a", 2, (2, 2), 1)}]
-        assert set(made) == ({2} if most is None else set())
+        assert set(row_counts) == ({2} if most is None else set())
 
 
 def test_stores_know_their_times(spark, tmp_path):
@@ -1332,7 +1336,7 @@ def test_stores_know_their_times(spark, tmp_path):
         assert flow["counts"].at((0, 2)).collect() == [("a", 1)]
         assert repr(flow.session("words")) == "ProductSession('words', at [(0, 3), (1, 0)])"
         flow.session("words").update([("a", (0, 3), 1)])
-        flow.advance_to((8, 8))                             # also what had waited
+        flow.advance_to((8, 8))                             # also the waiting update
         assert sorted(flow["counts"].at((7, 7)).collect()) == [("a", 2), ("b", 1)]
     for other in "long", "struct<i: int, k: int>":
         with pytest.raises(SchemaError, match="has times of type 'struct<i:int,j:int>'"):
@@ -1357,20 +1361,21 @@ def test_stores_are_read_without_their_program(spark, tmp_path):
         session.update([("a", (0, 1), 1), ("a", (2, 0), 1), ("b", (1, 1), -1)])
         flow.advance_to([(2, 1), (0, 3)])
         with StateReader(path, spark=spark) as reader:
-            counts, kept = reader["counts"], flow["counts"]
+            counts, output = reader["counts"], flow["counts"]
             assert counts.schema.names == ["w", "count"]
             assert repr(counts).startswith("StoredCollection('counts', w string, count bigint, com")
-            assert counts.frontier() == kept.probe().frontier() == Antichain([(0, 3), (2, 1)])
+            assert counts.frontier() == output.probe().frontier() == Antichain([(0, 3), (2, 1)])
             assert counts.since() == Antichain([(0, 0)])
-            assert counts.at((0, 1)).collect() == kept.at((0, 1)).collect() == [("a", 1)]
+            assert counts.at((0, 1)).collect() == output.at((0, 1)).collect() == [("a", 1)]
             rows = {tuple(row) for row in counts.to_df().collect()}
-            assert rows == {tuple(row) for row in kept.to_df().collect()}
-            assert counts.to_df().schema == kept.to_df().schema
+            assert rows == {tuple(row) for row in output.to_df().collect()}
+            assert counts.to_df().schema == output.to_df().schema
             for since, until in [((0, 0), (1, 2)), ((0, 1), (0, 2)), ((0, 0), (9, 0))]:
-                expected, found = (
-                    sorted(map(tuple, of.changes(since, until).collect())) for of in (kept, counts)
+                expected, actual = (
+                    sorted(map(tuple, collection.changes(since, until).collect()))
+                    for collection in (output, counts)
                 )
-                assert found == expected
+                assert actual == expected
             for wrong in ((2, 1), (0, 9)):
                 with pytest.raises(NotReadableError, match="not complete.*at commit"):
                     counts.at(wrong)
@@ -1389,14 +1394,14 @@ def test_stores_are_read_without_their_program(spark, tmp_path):
             for time, count in {(1, 0): 0, (0, 1): 1, (1, 1): 0}.items():
                 assert reader["nothing"].at(time).count() == count
                 assert flow["nothing"].at(time).count() == count
-            # It stays at its commit, until it goes on.
+            # The reader stays at its commit until it is refreshed.
             session.update([("c", (5, 5), 1)])
             hold.release()
             flow.advance_to((6, 6))
             assert counts.at((0, 1)).collect() == [("a", 1)]
             assert reader.refresh()
             counts = reader["counts"]
-            assert sorted(counts.at().collect()) == sorted(kept.at().collect()) == [
+            assert sorted(counts.at().collect()) == sorted(output.at().collect()) == [
                 ("a", 2), ("b", -1), ("c", 1)
             ]
             with pytest.raises(NotReadableError, match=r"time \(0, 1\) was compacted away"):
@@ -1409,7 +1414,7 @@ def test_stores_are_read_without_their_program(spark, tmp_path):
                 spark.sql("DROP TABLE IF EXISTS stored_of_structs")
 
 
-# What a pair of times has that one has not: a join of times at which nothing came.
+# Pairs have joins: times at which no update came.
 
 
 def history(spark, rows, columns, kind="struct<i: int, j: int>"):
@@ -1433,8 +1438,8 @@ def test_three_changes_of_which_no_two_meet_where_all_do(spark):
     least = frame.groupBy().agg(F.collect_list("v").alias("all"))
     expected_at = {(2, 2, 1): [1, 2, 3, 4], (2, 2, 0): [1, 2, 3], (1, 2, 1): [1, 3, 4]}
     for time, expected in expected_at.items():
-        ((found,),) = least.at(time).collect()
-        assert sorted(found) == expected
+        ((values,),) = least.at(time).collect()
+        assert sorted(values) == expected
 
 
 @examples(2)
@@ -1443,13 +1448,13 @@ def test_three_changes_of_which_no_two_meet_where_all_do(spark):
     st.sampled_from([1, 1, 1, -1]),
 ), max_size=14))
 def test_graphs(spark, rows):
-    # Only edges that are there when they are removed, whatever the time.
+    # Removals follow the insertion of their edge in both fields.
     rows = [row for row in rows if row[3] > 0]
     rows += [(a, b, (i + 1, j + 1), -1) for a, b, (i, j), _ in rows[::3]]
     edges = history(spark, rows, "src long, dst long")
     roots = spark.createDataFrame([(0,)], "node long")
     reached = graphs.bfs(edges, roots)
-    found = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in reached.to_df().collect()]
+    updates = [(tuple(r[:-2]), tuple(r[-2]), r[-1]) for r in reached.to_df().collect()]
     for time in product(range(5), repeat=2):
         now_there = accumulated([((a, b), t, d) for a, b, t, d in rows], time)
         there = {edge for edge, n in now_there.items() if n > 0}
@@ -1458,26 +1463,26 @@ def test_graphs(spark, rows):
             step += 1
             now = {b for a, b in there if a in now} - set(distances)
             distances.update(dict.fromkeys(now, step))
-        assert accumulated(found, time) == Counter(dict.fromkeys(distances.items(), 1)), time
+        assert accumulated(updates, time) == Counter(dict.fromkeys(distances.items(), 1)), time
 
 
 def test_a_loop_of_several_variables(spark):
     edges = history(spark, [(1, 2, (0, 1), 1), (2, 3, (1, 0), 1), (3, 4, (2, 2), 1)],
                     "src int, dst int")
-    one = edges.where("src = 1").select(F.col("src").alias("node")).distinct()
+    start = edges.where("src = 1").select(F.col("src").alias("node")).distinct()
 
     def beyond(nodes):
         return nodes.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
 
     with Loop() as loop:
-        even, odd = loop.variable(one), loop.variable(one.where(F.lit(False)))
-        even.set(beyond(odd).union(one).distinct())
+        even, odd = loop.variable(start), loop.variable(start.where(F.lit(False)))
+        even.set(beyond(odd).union(start).distinct())
         at_odd = odd.set(beyond(even).distinct())
-    found = at_odd.leave()
+    output = at_odd.leave()
     for time, expected in {(0, 0): [], (0, 1): [2], (2, 2): [2, 4]}.items():
-        assert sorted(row.node for row in found.at(time).collect()) == expected
+        assert sorted(row.node for row in output.at(time).collect()) == expected
     with pytest.raises(NotReadableError, match="this one is in no loop"):
-        found.leave()
+        output.leave()
     with pytest.raises(NotReadableError, match="changes in each iteration"):
         at_odd.at((0, 0))
 
@@ -1506,7 +1511,7 @@ def test_names_of_columns_like_those_of_fields(spark):
     assert joined.to_df().count() == 2
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize("kind", ["struct<a: int, b: string>", "struct<a: int>", "struct<>",
@@ -1517,12 +1522,12 @@ def test_structs_that_are_no_times(spark, kind):
 
 
 @pytest.mark.parametrize(
-    "time, told",
+    "time, message",
     [(None, "no time"), ((None, 0), "no time"), ((0, None), "the field 'j' of it is null"),
      ((0, -1), "-1 in the field 'j' of its time, of type struct<i:int,j:int>: all fields but")],
 )
-def test_rows_with_a_time_that_is_none(spark, time, told):
-    with pytest.raises(InvalidTimeError, match=told):
+def test_rows_with_a_time_that_is_none(spark, time, message):
+    with pytest.raises(InvalidTimeError, match=message):
         history(spark, [(1, time, 1), (1, (0, 0), 1)], "k int").count().at((1, 1))
 
 
@@ -1555,7 +1560,7 @@ def test_what_needs_times_one_after_the_other(spark):
 
 
 def test_fields_of_times_may_have_any_names(spark, tmp_path):
-    """A reader of a store knows them by the name of their type alone."""
+    """A reader of a store gets the fields from the type's text alone."""
     times = "struct<`a,b:int`: int, `c:d`: smallint, `e>`: bigint>"
 
     def program(flow):
@@ -1567,6 +1572,6 @@ def test_fields_of_times_may_have_any_names(spark, tmp_path):
         flow.advance_to((1, 0, 0))
         wanted = flow["words"].to_df().schema
     with StateReader(path, spark=spark) as reader:
-        found = reader["words"].to_df()
-        assert found.schema["time"].dataType == wanted["time"].dataType
-        assert [tuple(row.time) for row in found.collect()] == [(0, 1, 2)]
+        stored = reader["words"].to_df()
+        assert stored.schema["time"].dataType == wanted["time"].dataType
+        assert [tuple(row.time) for row in stored.collect()] == [(0, 1, 2)]
