@@ -1,4 +1,4 @@
-"""What was discarded never came, also where it has waited for another input.
+"""Discarded updates leave no trace, even if they waited for another input.
 
     at every time:  accumulate(outputs)  is that of the program without the discarded updates
 """
@@ -30,7 +30,7 @@ from pyspark_diff.engine.context import StepContext
 
 EXAMPLES = settings().max_examples
 buckets = st.integers(1, 3)
-held = st.sampled_from([0, 1, 4096])
+memory_rows = st.sampled_from([0, 1, 4096])
 
 
 def examples(share: float) -> settings:
@@ -40,27 +40,29 @@ def examples(share: float) -> settings:
 
 def check_discards(spark, data, **options):
     program = data.draw(programs())
-    # What is shown of the inputs themselves is often ahead of what is made of them.
-    every = {*program.outputs, *range(len(program.inputs))}
-    program = Program(program.inputs, program.ops, tuple(sorted(every)))
+    # The inputs are outputs too, and often ahead of the other outputs.
+    nodes = {*program.outputs, *range(len(program.inputs))}
+    program = Program(program.inputs, program.ops, tuple(sorted(nodes)))
     schedule = data.draw(schedules(program.inputs, lags=True, discards=True))
     late = data.draw(st.lists(
-        st.sampled_from([0, 0, 0, 1, 2]), min_size=len(every), max_size=len(every)
+        st.sampled_from([0, 0, 0, 1, 2]), min_size=len(nodes), max_size=len(nodes)
     ))
     with Run(spark, program, late=late, keeps=range(len(program.inputs)), **options) as run:
         run.take(schedule)
 
 
 @examples(3)
-@given(data=st.data(), buckets=buckets, held=held, history=st.booleans())
-def test_random_programs_on_the_driver(spark, data, buckets, held, history):
-    check_discards(spark, data, runner="local", buckets=buckets, held=held, keep_history=history)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows, history=st.booleans())
+def test_random_programs_on_the_driver(spark, data, buckets, memory_rows, history):
+    check_discards(
+        spark, data, runner="local", buckets=buckets, held=memory_rows, keep_history=history
+    )
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_random_programs_in_spark(spark, data, buckets, held):
-    check_discards(spark, data, runner="spark", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_random_programs_in_spark(spark, data, buckets, memory_rows):
+    check_discards(spark, data, runner="spark", buckets=buckets, held=memory_rows)
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -88,14 +90,14 @@ def test_the_rest_of_rows_that_two_steps_released(spark, runner):
             assert pairs.at(time).count() == count, time
 
 
-# Poison that waits, and what is blamed.
+# Poison that waits for another input, and the error that names it.
 
 
 def summed(key, values):
-    found = sum(value * count for (value,), count in values)
-    if key[0] == 0 and found >= 7:
+    total = sum(value * count for (value,), count in values)
+    if key[0] == 0 and total >= 7:
         raise ArithmeticError("too much for zero")
-    return [(found,)]
+    return [(total,)]
 
 
 def reduced(a, b):
@@ -115,12 +117,12 @@ def in_a_loop(a, b):
 
 
 def joined(a, b):
-    made = a.join(b.toDF("k", "w"), "k").selectExpr("k", "v + w AS v")
-    return made.reduce(summed, "made long", "k").join(a.select("k").count(), "k")
+    pairs = a.join(b.toDF("k", "w"), "k").selectExpr("k", "v + w AS v")
+    return pairs.reduce(summed, "made long", "k").join(a.select("k").count(), "k")
 
 
 def keyed_behind(a, b):
-    """What is ahead, and what lags, meet again behind."""
+    """Join the sums of both inputs to the keys of the input that is ahead."""
     ahead = a.select("k").distinct()
     return reduced(a, b).join(ahead, "k").groupBy("made").count()
 
@@ -135,13 +137,13 @@ def ending(driver, row):
 def test_what_ends_a_process_of_python_is_not_tried_in_the_driver(spark):
     with Dataflow(spark, buckets=2, runner="spark") as flow:
         a, a_in = flow.input("a", "k int")
-        kept = a.flat_map(partial(ending, os.getpid()), "k int").count().keep()
+        counts = a.flat_map(partial(ending, os.getpid()), "k int").count().keep()
         a_in.insert([(k,) for k in range(7)])
         with pytest.raises(StepError, match="7 updates or frames .no trial looked for"):
             flow.advance_to(1)
         a_in.discard(F.col("k") == 5)
         flow.advance_to(1)
-        assert kept.at().count() == 6
+        assert counts.at().count() == 6
 
 
 #: Program, poison, the error, and whether the input has a key.
@@ -156,20 +158,20 @@ POISONS = {
 
 
 class Fed:
-    """A program of two inputs, what it shows, and what is ahead of the rest."""
+    """A program of two inputs, its inspected output and its first input, which is ahead."""
 
     def __init__(self, spark, program, keyed, **options):
         self.flow = Dataflow(spark, buckets=2, keep_history=True, **options)
         key = {"key": ["k"]} if keyed else {}
         a, self.a = self.flow.input("a", "k int, v long", **key)
         b, self.b = self.flow.input("b", "k int, v long")
-        self.seen, self.ahead = Counter(), Counter()
-        made = program(a, b)
-        made.inspect(lambda r, t, d: self.seen.update({(r, t): d}))
+        self.shown, self.ahead = Counter(), Counter()
+        output = program(a, b)
+        output.inspect(lambda r, t, d: self.shown.update({(r, t): d}))
         a.inspect(lambda r, t, d: self.ahead.update({(r, t): d}))
-        self.kept = [made.keep(), a.select("k").count().keep()]
+        self.frames = [output.keep(), a.select("k").count().keep()]
 
-    def put(self, rows):
+    def send(self, rows):
         getattr(self.a, "upsert" if hasattr(self.a, "upsert") else "insert")(rows)
 
     def step(self, session, time):
@@ -178,25 +180,25 @@ class Fed:
         return self.flow.step()
 
     def begin(self, poison):
-        """Two inputs of which the first goes ahead, with the poison at time 3."""
-        self.put([(1, 1), (2, 2)])
+        """Feed both inputs, the first ahead of the second, with the poison at time 3."""
+        self.send([(1, 1), (2, 2)])
         self.b.insert([(0, 1), (1, 1), (1, 5)])
         self.step(self.a, 1)
         self.step(self.b, 1)
         self.a.advance_to(2)
-        self.put([(2, 3), (4, 4)])
+        self.send([(2, 3), (4, 4)])
         self.a.advance_to(3)
-        self.put([*poison, (3, 3)])
+        self.send([*poison, (3, 3)])
         self.step(self.a, 4)
-        self.put([(1, 8)])
+        self.send([(1, 8)])
         self.step(self.a, 6)
         self.step(self.a, 7)
 
     def all(self):
-        """What is kept, at all times, and what was shown."""
+        """The kept outputs at all times, and the inspected updates."""
         times = range(9)
-        kept = [[sorted(frame.at(t).collect()) for t in times] for frame in self.kept]
-        return kept, {**self.seen - Counter()}, {**self.ahead - Counter()}
+        states = [[sorted(frame.at(t).collect()) for t in times] for frame in self.frames]
+        return states, {**self.shown - Counter()}, {**self.ahead - Counter()}
 
 
 CASES = [
@@ -208,37 +210,37 @@ CASES = [
 @pytest.mark.parametrize(("name", "runner"), CASES)
 def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, runner):
     program, poison, error, keyed = POISONS[name]
-    one, clean = (Fed(spark, program, keyed, runner=r) for r in (runner, "local"))
-    with one.flow as flow, clean.flow:
-        one.begin([poison])
+    poisoned, clean = (Fed(spark, program, keyed, runner=r) for r in (runner, "local"))
+    with poisoned.flow as flow, clean.flow:
+        poisoned.begin([poison])
         clean.begin([])
         if name == "behind":
-            for fed in one, clean:
+            for fed in poisoned, clean:
                 fed.a.close()
                 fed.flow.step()
-        one.step(one.b, 2)
+        poisoned.step(poisoned.b, 2)
         state, files = flow._state, files_of(flow)
-        one.b.insert([(1, 1)])
+        poisoned.b.insert([(1, 1)])
         for _ in range(2):
             with pytest.raises(error) as caught:
-                one.step(one.b, 5)
+                poisoned.step(poisoned.b, 5)
             what = "upsert " if keyed else ""
-            told = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; an"
-            assert told in str(caught.value), caught.value
+            message = f"input 'a' at time 3: {what}{poison!r}{'' if keyed else ' with diff 1'}; an"
+            assert message in str(caught.value), caught.value
             assert "discard(waiting=True)" in str(caught.value)
             assert flow._state is state and files_of(flow) == files
-        assert [row["k"] for table in one.a.discard() for row in table.to_pylist()] == []
+        assert [row["k"] for table in poisoned.a.discard() for row in table.to_pylist()] == []
         with pytest.raises(error):
             flow.step()
-        (dropped,) = one.a.discard(F.col("v") == poison[1], waiting=True)
+        (dropped,) = poisoned.a.discard(F.col("v") == poison[1], waiting=True)
         row = {"k": poison[0], "v": poison[1], "time": 3}
         assert dropped.to_pylist() == [{**row, "change": "upsert"} if keyed else {**row, "diff": 1}]
-        assert one.a.discard("v = 7", waiting=True) == []
+        assert poisoned.a.discard("v = 7", waiting=True) == []
         assert flow.step() and files_of(flow) == flow._state.paths() | flow._outputs.pinned
-        # What is mended enters as anything else.
-        for fed in one, clean:
+        # Corrected rows enter like any others.
+        for fed in poisoned, clean:
             if name != "behind":
-                fed.put([(5, 7)])
+                fed.send([(5, 7)])
             if fed is clean:
                 fed.step(fed.b, 2)
                 fed.b.insert([(1, 1)])
@@ -246,7 +248,7 @@ def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, r
             if name != "behind":
                 fed.step(fed.a, 9)
             fed.step(fed.b, 9)
-        assert one.all() == clean.all()
+        assert poisoned.all() == clean.all()
         assert not any(flow._state.recent.values()) and not flow._state.shown
         assert files_of(flow) == flow._state.paths() | flow._outputs.pinned
 
@@ -254,13 +256,13 @@ def test_poison_that_waits_for_another_input_is_found_and_dropped(spark, name, r
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_a_step_that_takes_back_may_be_cut_short(spark, runner, use_thresholds):
     use_thresholds(spine_merge_rows_min=0)  # so that a batch has to be cut
-    one, clean = (Fed(spark, reduced, False, runner=r) for r in (runner, "local"))
-    with one.flow as flow, clean.flow:
-        one.begin([(0, 7)])
+    poisoned, clean = (Fed(spark, reduced, False, runner=r) for r in (runner, "local"))
+    with poisoned.flow as flow, clean.flow:
+        poisoned.begin([(0, 7)])
         assert [table.num_rows for table in flow.discard(waiting=True)["a"]] == [5]
         state, files = flow._state, files_of(flow)
         with pytest.warns(StaleWarning, match="of input 'a' were discarded.*step()"):
-            one.kept[1].at()
+            poisoned.frames[1].at()
         for name in "cut", "settle", "emit":
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(StepContext, name, Mock(side_effect=KeyboardInterrupt))
@@ -268,19 +270,19 @@ def test_a_step_that_takes_back_may_be_cut_short(spark, runner, use_thresholds):
                     flow.step()
             assert flow._state is state and files_of(flow) == files
         assert flow.step() and not flow._state.rewinds
-        clean.put([(1, 1), (2, 2)])
+        clean.send([(1, 1), (2, 2)])
         clean.b.insert([(0, 1), (1, 1), (1, 5)])
-        for fed in one, clean:
+        for fed in poisoned, clean:
             fed.a.close(), fed.b.close()
             fed.flow.step()
-        assert one.all() == clean.all()
+        assert poisoned.all() == clean.all()
 
 
 def test_frames_that_wait_are_dropped_in_part(spark):
     with Dataflow(spark, buckets=2, runner="spark") as flow:
         a, a_in = flow.input("a", "k int, v long")
         b, b_in = flow.input("b", "k int, v long")
-        made = reduced(a, b).keep()
+        sums = reduced(a, b).keep()
         a_in.insert(spark.range(4).selectExpr("int(id) k", "id + 7 v"))
         a_in.advance_to(2)
         flow.step()
@@ -291,7 +293,7 @@ def test_frames_that_wait_are_dropped_in_part(spark):
         assert first.to_pylist() == [{"k": 0, "v": 7, "time": 0, "diff": 1}]
         assert second.collect() == [(0, 7, 2, 1)]
         flow.advance_to(3)
-        assert sorted(made.at().collect()) == [(1, 16), (2, 9), (3, 13), (4, 4), (5, 5), (6, 6)]
+        assert sorted(sums.at().collect()) == [(1, 16), (2, 9), (3, 13), (4, 4), (5, 5), (6, 6)]
 
 
 def test_what_can_be_taken_back_is_bounded(spark, use_thresholds):
@@ -329,26 +331,26 @@ def test_conditions_are_checked(spark):
 
 
 def test_one_poison_after_the_other(spark):
-    one, clean = (Fed(spark, reduced, False, runner="local") for _ in range(2))
-    with one.flow as flow, clean.flow:
-        one.begin([(0, 7), (0, 8)])
+    poisoned, clean = (Fed(spark, reduced, False, runner="local") for _ in range(2))
+    with poisoned.flow as flow, clean.flow:
+        poisoned.begin([(0, 7), (0, 8)])
         clean.begin([])
         for value in 8, 7:
             with pytest.raises(FunctionError, match=r"input 'a' at time 3: \(0, 7\).*waiting=True"):
-                one.step(one.b, 5)
-            (dropped,) = one.a.discard(f"k = 0 AND v = {value}", waiting=True)
+                poisoned.step(poisoned.b, 5)
+            (dropped,) = poisoned.a.discard(f"k = 0 AND v = {value}", waiting=True)
             assert dropped["v"].to_pylist() == [value]
         assert flow.step()
         clean.step(clean.b, 5)
-        for fed in one, clean:
+        for fed in poisoned, clean:
             fed.a.close(), fed.b.close()
             fed.flow.step()
-        assert one.all() == clean.all()
+        assert poisoned.all() == clean.all()
         assert flow.discard(waiting=True) == {"a": [], "b": []}
 
 
 def test_what_waits_is_looked_at_once(spark, monkeypatch):
-    """Many small steps while an input lags: each costs what is new in it."""
+    """While an input lags, each small step costs its new updates alone."""
     with Dataflow(spark, buckets=1, runner="local") as flow:
         a, a_in = flow.input("a", "k int")
         b, b_in = flow.input("b", "k int")
@@ -356,15 +358,15 @@ def test_what_waits_is_looked_at_once(spark, monkeypatch):
         a.inspect(lambda *update: None)
         looked = []
         part = rewind._part
-        monkeypatch.setattr(rewind, "_part", lambda *given: looked.append(1) or part(*given))
+        monkeypatch.setattr(rewind, "_part", lambda *args: looked.append(1) or part(*args))
         for time in range(1, 31):
             a_in.insert([(time,)])
             a_in.advance_to(time)
             flow.step()
         assert len(flow._state.shown) == 30 and len(looked) < 40
-        held = flow._state.recent[a_in._node]
+        batches = flow._state.recent[a_in._node]
         assert a_in.discard("k = 99", waiting=True) == []
-        assert all(x is y for x, y in zip(held, flow._state.recent[a_in._node], strict=True))
+        assert all(x is y for x, y in zip(batches, flow._state.recent[a_in._node], strict=True))
         b_in.advance_to(20)
         flow.step()
         assert len(flow._state.shown) == len(flow._state.recent[a_in._node]) == 10
@@ -386,26 +388,26 @@ def test_what_is_released_bit_by_bit_waits_once(spark, use_thresholds):
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_what_was_shown_before_its_time_is_taken_back(spark, runner):
-    seen, both = [], ("k int",)
+    updates, both = [], ("k int",)
     with Dataflow(spark, buckets=1, runner=runner) as flow:
         (a, a_in), (b, b_in) = (flow.input(name, *both) for name in "ab")
-        made = a.concat(b)
-        made.inspect(lambda r, t, d: seen.append((r.k, t, d)))
-        made.count().keep()
+        output = a.concat(b)
+        output.inspect(lambda r, t, d: updates.append((r.k, t, d)))
+        output.count().keep()
         b_in.insert([(1,)])
         b_in.advance_to(4)
         a_in.advance_to(4)
         flow.step()
-        # Nothing waits here, so its frontier stays where the other input is.
+        # The output shows these rows at once; its frontier stays at 4 with the other input.
         b_in.insert([(2,), (3,)])
         b_in.advance_to(6)
         flow.step()
-        assert sorted(seen) == [(1, 0, 1), (2, 4, 1), (3, 4, 1)]
+        assert sorted(updates) == [(1, 0, 1), (2, 4, 1), (3, 4, 1)]
         assert [table["k"].to_pylist() for table in b_in.discard("k = 2", waiting=True)] == [[2]]
         flow.step()
-        assert seen[3:] == [(2, 4, -1)]
+        assert updates[3:] == [(2, 4, -1)]
         flow.advance_to(9)
-        assert seen[4:] == []
+        assert updates[4:] == []
 
 
 def test_a_condition_on_frames_is_deterministic(spark):
