@@ -1,4 +1,4 @@
-"""Loops on numbers alone give what all others give, step by step and in turns with them."""
+"""Loops on numbers return the same updates as other loops, also if both run in turns."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def nearest(edges):
         moved = near.join(edges, "src").select(
             F.col("dst").alias("src"), (F.col("distance") + 1).alias("distance")
         )
-        kept = start.union(moved.where(F.col("distance") < 9))
-        return kept.top_k(1, "distance", per="src")
+        candidates = start.union(moved.where(F.col("distance") < 9))
+        return candidates.top_k(1, "distance", per="src")
 
     start = edges.where("src = 0").select("src").distinct().withColumn(
         "distance", F.lit(0).cast("long")
@@ -74,8 +74,8 @@ def reached(edges):
 def core(edges):
     simple = both_ways(edges.where("src != dst")).distinct()
 
-    def round_of(kept):
-        active = kept.select("src").threshold(lambda n: 1 if n >= 2 else 0)
+    def round_of(remaining):
+        active = remaining.select("src").threshold(lambda n: 1 if n >= 2 else 0)
         half = simple.join(active, "src").select(
             F.col("dst").alias("src"), F.col("src").alias("dst")
         )
@@ -98,7 +98,7 @@ def counted(edges):
 
 
 def jumping(edges):
-    """The least node that is met by jumps to the least neighbour: both sides of a join go round."""
+    """The least node that is met by jumps to the least neighbour. Both sides of the join change."""
     start = edges.toDF("src", "label").top_k(1, "label", per="src")
 
     def round_of(now):
@@ -123,11 +123,11 @@ def parity(edges):
 
 
 def entering(edges):
-    """Least labels, of which each sets out when some time has passed, for some it is never."""
+    """Least labels that enter the loop in late iterations; some never enter."""
     labels = edges.select("src").distinct().withColumn("label", F.col("src"))
     with Loop(max_iterations=12, on_limit="return") as loop:
         sent = loop.variable(labels.where(F.lit(False)))
-        # Large ones first, so that what has gone is taken back.
+        # Large labels first, so that smaller ones retract them.
         iteration = F.when(F.col("label") == 1, 12).otherwise(12 - 2 * F.col("label"))
         own = labels.enter_at(iteration)
         least = own.union(sent).top_k(1, "label", per="src")
@@ -143,31 +143,31 @@ BODIES = {
 
 
 class Flow:
-    """One dataflow, and what each of its steps was run by."""
+    """A dataflow with one loop, and the updates of its last step."""
 
     def __init__(self, spark, body, buckets):
         self.flow = Dataflow(spark, runner="local", buckets=buckets)
         edges, self.edges = self.flow.input("edges", "src long, dst long")
-        # Below zero records have no order to come to rest in.
-        found = BODIES[body](edges if body == "nearest" else edges.distinct())
-        self.kept = found.keep()
-        self._given: Counter = Counter()
-        found.inspect(self._take)
+        # With negative counts, the other loops may never converge.
+        output = BODIES[body](edges if body == "nearest" else edges.distinct())
+        self.frame = output.keep()
+        self._updates: Counter = Counter()
+        output.inspect(self._take)
 
     def step(self, updates, upto):
         self.edges.update(updates)
         self.edges.advance_to(upto)
         self.edges.flush()
-        self._given.clear()
+        self._updates.clear()
         self.flow.step()
 
     def _take(self, record, time, diff):
-        self._given[tuple(record), time] += diff
+        self._updates[tuple(record), time] += diff
 
     @property
-    def given(self):
+    def updates(self):
         """The updates of the last step."""
-        return {record: diff for record, diff in self._given.items() if diff}
+        return {record: diff for record, diff in self._updates.items() if diff}
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -192,11 +192,11 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, m
         ours, plain = Flow(spark, body, buckets), Flow(spark, body, buckets)
         run, done = IndexedLoop.run, []
 
-        def told(loop):
+        def counted_run(loop):
             run(loop)
             done.append(True)
 
-        patch.setattr(IndexedLoop, "run", told)
+        patch.setattr(IndexedLoop, "run", counted_run)
         indexed = Iteration._indexed
         with ours.flow, plain.flow:
             for number, (updates, fits) in enumerate(zip(steps, turns)):
@@ -207,11 +207,11 @@ def test_in_turns_with_the_others(spark, body, steps, buckets, turns, threads, m
                     before = len(done)
                     flow.step(rows, lower + 4)
                     assert len(done) == before or there
-                assert ours.given == plain.given
+                assert ours.updates == plain.updates
 
 
 def test_loops_are_parted_where_the_keys_of_all_arrangements_lie():
-    """Of the ends of edges that are told apart by which is less, one lies on each side."""
+    """The lesser and the greater ends of edges together have their median near 500."""
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     ends = np.sort(np.random.default_rng(0).integers(0, 1000, (2, 10_000)), axis=0)
     lesser, greater, none = np.sort(ends[0]), np.sort(ends[1]), np.empty(0, np.int64)
@@ -227,7 +227,7 @@ def test_loops_are_parted_where_the_keys_of_all_arrangements_lie():
 def test_steps_of_few_rows_look_at_no_keys_to_be_parted(spark, monkeypatch):
     """Each key that is looked at has to come from memory."""
     asked = []
-    monkeypatch.setattr(indexed_loop, "shards_of", lambda *given: asked.append(given) or [])
+    monkeypatch.setattr(indexed_loop, "shards_of", lambda *args: asked.append(args) or [])
     with Dataflow(spark, runner="local", buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         graphs.reachability(edges, edges.where("src = 0").selectExpr("src AS node")).keep()
@@ -245,38 +245,40 @@ def test_what_many_rows_came_at_is_a_batch_of_its_own(use_thresholds):
 
     use_thresholds(coordinate_batch_rows_min=10)
     parts = [rows(0, 3), rows(1, 10), rows(2, 20), rows(3, 4)]
-    found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
-    assert found == [[2], [1], [0, 3]]  # the largest first: so none is merged at once
+    batches = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
+    assert batches == [[2], [1], [0, 3]]  # the largest first: so none is merged at once
     use_thresholds(coordinate_batch_rows_min=100)
     assert len(loop_batches.batches_of(parts)) == 1
     use_thresholds(main_coordinate_batch_rows_min=25)
     parts = [rows(0, 3), rows(1, 30), rows(2, 4)]
-    found = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
-    assert found == [[1], [0, 2]]
+    batches = [[at for at, _ in batch] for batch in loop_batches.batches_of(parts)]
+    assert batches == [[1], [0, 2]]
 
 
 def test_what_is_sealed_is_what_was_taken_in(use_thresholds):
     random, parts, expected = np.random.default_rng(0), [], Counter()
     for at, rows in (0, 3), (2, 40), (5, 1), (7, 9):
         keys, values, times = random.integers(0, 3, (3, rows))
-        held = numbers.added_up([(keys, values, times, np.ones(rows, np.int64))])
-        expected.update(dict(zip(zip(*held[:3], [at] * rows), held[3])))
-        parts.append((at, [Sorted(*held)]))
+        columns = numbers.added_up([(keys, values, times, np.ones(rows, np.int64))])
+        expected.update(dict(zip(zip(*columns[:3], [at] * rows), columns[3])))
+        parts.append((at, [Sorted(*columns)]))
     layout = Layout((pa.int64(),), value=Layout((pa.int64(),)))
     for many, most in (1, 1), (8, 1 << 16), (1 << 20, 4), (1 << 20, 1 << 16):
         use_thresholds(coordinate_batch_rows_min=many, main_coordinate_batch_rows_min=most)
-        found = Counter()
+        actual = Counter()
         for batch in loop_batches.batches_of(parts):
-            one = loop_batches.sealed([(at, rows[0]) for at, rows in batch], layout)
-            places = spread(one.coordinate, len(one))
-            records = list(zip(one.key64, one.val64, places, one.times()))
+            updates = loop_batches.sealed([(at, rows[0]) for at, rows in batch], layout)
+            places = spread(updates.coordinate, len(updates))
+            records = list(zip(updates.key64, updates.val64, places, updates.times()))
             assert records == sorted(records)
-            found.update(dict(zip(zip(one.key64, one.val64, one.times(), places), one.diffs())))
-        assert found == expected
+            actual.update(dict(zip(
+                zip(updates.key64, updates.val64, updates.times(), places), updates.diffs()
+            )))
+        assert actual == expected
 
 
 def test_what_is_sealed_is_in_order(spark, monkeypatch):
-    """Where the least label goes and a greater one comes, at the only coordinate of a step."""
+    """A step replaces the least label by a greater one, at its only coordinate."""
     sealed = []
 
     def written(directory, updates, *more, write=indexed_loop.write_files):
@@ -299,11 +301,11 @@ def test_what_is_sealed_is_in_order(spark, monkeypatch):
         labels_in.remove([(7, 5)])
         flow.advance_to(2)
         flow.step()
-    changed = [one for one in sealed if (one.diffs() < 0).any()]
-    assert [one.val64.tolist() for one in changed if len(one) == 2] == [[5, 9]]
-    for one in changed:
-        order = np.lexsort((one.times(), one.val64, one.key64))
-        assert order.tolist() == list(range(len(one)))
+    changed = [updates for updates in sealed if (updates.diffs() < 0).any()]
+    assert [updates.val64.tolist() for updates in changed if len(updates) == 2] == [[5, 9]]
+    for updates in changed:
+        order = np.lexsort((updates.times(), updates.val64, updates.key64))
+        assert order.tolist() == list(range(len(updates)))
 
 
 class Lagging:
@@ -314,16 +316,16 @@ class Lagging:
         edges, edges_in = self.flow.input("edges", "src long, dst long")
         roots, roots_in = self.flow.input("roots", "node long")
         self.sessions = edges_in, roots_in
-        self._given: Counter = Counter()
+        self._updates: Counter = Counter()
         graphs.bfs(edges, roots).inspect(self._take)
 
     def _take(self, record, time, diff):
-        self._given[tuple(record), time] += diff
+        self._updates[tuple(record), time] += diff
 
     @property
-    def given(self):
+    def updates(self):
         """All updates so far."""
-        return {record: diff for record, diff in self._given.items() if diff}
+        return {record: diff for record, diff in self._updates.items() if diff}
 
 
 @given(
@@ -337,7 +339,7 @@ class Lagging:
     buckets=st.integers(1, 6),
 )
 def test_inputs_that_lag(spark, steps, buckets):
-    """One input goes ahead of the other, what waits is discarded at times, in turns."""
+    """One input is ahead of the other, and some steps discard the waiting updates."""
     indexed = Iteration._indexed
     with pytest.MonkeyPatch.context() as patch:
         ours, plain = Lagging(spark, buckets), Lagging(spark, buckets)
@@ -349,28 +351,28 @@ def test_inputs_that_lag(spark, steps, buckets):
                     [(n, at[1] + t, d) for n, t, d in roots],
                 )
                 at = [now + more for now, more in zip(at, ahead)]
-                for one, there in ((ours, fits), (plain, False)):
+                for lagging, there in ((ours, fits), (plain, False)):
                     patch.setattr(Iteration, "_indexed", indexed if there else lambda *_: False)
-                    for session, updates, upto in zip(one.sessions, rows, at):
+                    for session, updates, upto in zip(lagging.sessions, rows, at):
                         session.update(updates)
                         session.advance_to(upto)
                         session.flush()
-                    one.flow.step()
+                    lagging.flow.step()
                     if dropped:
-                        one.flow.discard(waiting=True)
-                assert ours.given == plain.given
+                        lagging.flow.discard(waiting=True)
+                assert ours.updates == plain.updates
 
 
 @pytest.mark.parametrize("body", BODIES)
 def test_loops_run_on_numbers(spark, body, monkeypatch):
-    """All of these loops are run on numbers, and in the load as well."""
+    """All these loops run on numbers, from the first step on."""
     done = []
     run = IndexedLoop.run
     monkeypatch.setattr(IndexedLoop, "run", lambda loop: done.append(run(loop)))
-    found = Flow(spark, body, 2)
-    with found.flow:
-        found.step([(0, 1, 0, 1), (1, 2, 0, 1), (2, 0, 0, 1)], 1)
-        found.step([(0, 1, 1, -1)], 2)
+    flow = Flow(spark, body, 2)
+    with flow.flow:
+        flow.step([(0, 1, 0, 1), (1, 2, 0, 1), (2, 0, 0, 1)], 1)
+        flow.step([(0, 1, 1, -1)], 2)
         assert len(done) == 2
 
 
@@ -428,10 +430,10 @@ def test_what_a_loop_costs_is_told_by_operator(spark, monkeypatch):
 def test_what_overflows_is_told_by_the_others(spark):
     with Dataflow(spark, runner="local") as flow:
         numbers, session = flow.input("numbers", "n long")
-        found = numbers.iterate(
+        output = numbers.iterate(
             lambda now: numbers.union(now.select((F.col("n") * 4).alias("n"))).distinct()
         )
-        found.keep()
+        output.keep()
         session.insert([(2**40,)])
         session.advance_to(1)
         session.flush()
@@ -457,19 +459,19 @@ def test_rows_that_are_no_numbers_go_the_other_way(spark, monkeypatch):
     unfit = []
     run = IndexedLoop.run
 
-    def told(loop):
+    def recorded_run(loop):
         try:
             run(loop)
         except Unfit:
             unfit.append(True)
             raise
 
-    monkeypatch.setattr(IndexedLoop, "run", told)
-    found = Flow(spark, "reached", 2)
-    with found.flow:
-        found.step([(0, 1, 0, 1), (None, 2, 0, 1), (1, None, 0, 1)], 1)
+    monkeypatch.setattr(IndexedLoop, "run", recorded_run)
+    flow = Flow(spark, "reached", 2)
+    with flow.flow:
+        flow.step([(0, 1, 0, 1), (None, 2, 0, 1), (1, None, 0, 1)], 1)
         assert unfit
-        assert {row[0] for row in found.kept.at(0).collect()} == {0, 1, None}
+        assert {row[0] for row in flow.frame.at(0).collect()} == {0, 1, None}
 
 
 def test_more_rows_than_an_operator_may_hold_go_the_other_way(spark, monkeypatch):
@@ -481,18 +483,18 @@ def test_more_rows_than_an_operator_may_hold_go_the_other_way(spark, monkeypatch
         flow._piece_rows = 60
         edges, session = flow.input("edges", "src long, dst long")
         roots, starts = flow.input("roots", "node long")
-        kept = graphs.bfs(edges, roots).keep()
+        distances = graphs.bfs(edges, roots).keep()
         starts.insert([(0,)])
         session.update(rows)
-        for one in (session, starts):
-            one.advance_to(1)
-            one.flush()
+        for entry in (session, starts):
+            entry.advance_to(1)
+            entry.flush()
         flow.step()
-        assert not done and kept.at(0).count() == 40
+        assert not done and distances.at(0).count() == 40
 
 
 def test_a_team_is_done_when_an_error_leaves_it():
-    """What they work on is the state of a loop, of which another run may be next."""
+    """A late thread would change the state of a loop during its next run."""
     done, team = [], Team(3)
 
     def do(number):
@@ -510,8 +512,8 @@ def test_a_team_is_done_when_an_error_leaves_it():
 
 def test_multiplicities_whose_differences_may_not_fit_go_the_other_way():
     kernel = ThresholdKernel(lambda count: 2**62 - 1 if count % 2 else -(2**62))
-    given_ = np.array([[1, 1], [0, 0], [3, 4], [1, 2]])  # up at one time, down at the next
+    counts = np.array([[1, 1], [0, 0], [3, 4], [1, 2]])  # up at one time, down at the next
     with pytest.raises(Unfit):
-        _by_function(SimpleNamespace(kernel=kernel), given_)
+        _by_function(SimpleNamespace(kernel=kernel), counts)
     kernel = ThresholdKernel(lambda count: 2**60 if count % 2 else -(2**60))
-    assert _by_function(SimpleNamespace(kernel=kernel), given_).diffs.tolist() == [2**61, -(2**61)]
+    assert _by_function(SimpleNamespace(kernel=kernel), counts).diffs.tolist() == [2**61, -(2**61)]
