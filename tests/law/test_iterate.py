@@ -30,7 +30,7 @@ from pyspark_diff.trace import storage
 EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
 buckets = st.integers(1, 3)
-held = st.sampled_from([0, 1, 4096])
+memory_rows = st.sampled_from([0, 1, 4096])
 
 
 def examples(share: float) -> settings:
@@ -39,7 +39,7 @@ def examples(share: float) -> settings:
 
 @st.composite
 def bodies(draw: st.DrawFn, inputs, most: int, loops: int) -> Program:
-    """A program that gives a collection with the columns of its first input."""
+    """A program whose result has the columns of its first input."""
     program = Program(inputs, (), ())
     for _ in range(draw(st.integers(1, most))):
         if loops and draw(st.booleans()):
@@ -49,8 +49,8 @@ def bodies(draw: st.DrawFn, inputs, most: int, loops: int) -> Program:
         program = Program(inputs, (*program.ops, op), ())
     columns = columns_of(program)
     last = len(columns) - 1
-    alike = [i for i, found in enumerate(columns) if found == inputs[0] and i >= len(inputs)]
-    result = alike[-1] if alike else 0
+    candidates = [i for i, kinds in enumerate(columns) if kinds == inputs[0] and i >= len(inputs)]
+    result = candidates[-1] if candidates else 0
     ops = list(program.ops)
     shared = tuple(n for n in dict(columns[last]) if n in dict(inputs[0])
                    and dict(columns[last])[n] == dict(inputs[0])[n])
@@ -62,31 +62,31 @@ def bodies(draw: st.DrawFn, inputs, most: int, loops: int) -> Program:
     if result < len(inputs) or draw(st.booleans()):
         ops.append(Op("concat", (result, 0)))
         result = len(inputs) + len(ops) - 1
-    made = Program(inputs, tuple(ops), ())
-    if multiplies(made) or draw(st.booleans()):
+    body = Program(inputs, tuple(ops), ())
+    if multiplies(body) or draw(st.booleans()):
         ops.append(Op("threshold", (result,), ("cap",)))
         result = len(inputs) + len(ops) - 1
     return Program(inputs, tuple(ops), (result,))
 
 
 @st.composite
-def loop_ops(draw: st.DrawFn, program: Program, of: int, loops: int) -> Op:
+def loop_ops(draw: st.DrawFn, program: Program, start: int, loops: int) -> Op:
     """A loop that starts with a node of a program, and may read others."""
     columns = columns_of(program)
     others = draw(st.lists(st.integers(0, len(columns) - 1), max_size=2))
-    inputs = tuple(columns[i] for i in (of, *others))
+    inputs = tuple(columns[i] for i in (start, *others))
     body = draw(bodies(inputs, 3 if loops else 2, loops))
     times = draw(st.integers(1, 4 if not loops else 3))
     style = draw(st.sampled_from(["iterate", "entering", "variables"]))
-    return Op("iterate", (of, *others), (times, style, body))
+    return Op("iterate", (start, *others), (times, style, body))
 
 
 @st.composite
 def looping(draw: st.DrawFn, loops: int) -> Program:
-    """A random program with a loop in it, and others inside of that."""
+    """A random program with a loop, perhaps with nested loops."""
     program = draw(programs(most=2, whole=True))
-    of = len(columns_of(program)) - 1
-    op = draw(loop_ops(program, of, loops))
+    last = len(columns_of(program)) - 1
+    op = draw(loop_ops(program, last, loops))
     program = Program(program.inputs, (*program.ops, op), ())
     if draw(st.booleans()):
         program = Program(program.inputs, (*program.ops, draw(operators(program, True))), ())
@@ -94,33 +94,33 @@ def looping(draw: st.DrawFn, loops: int) -> Program:
 
 
 @examples(2)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_random_loops_on_the_driver(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_random_loops_on_the_driver(spark, data, buckets, memory_rows):
     program = data.draw(looping(0))
     schedule = data.draw(schedules(program.inputs))
-    with Run(spark, program, runner="local", buckets=buckets, held=held) as run:
+    with Run(spark, program, runner="local", buckets=buckets, held=memory_rows) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
 
 
 @examples(2)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_random_nested_loops_on_the_driver(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_random_nested_loops_on_the_driver(spark, data, buckets, memory_rows):
     program = data.draw(looping(data.draw(st.sampled_from([1, 1, 2]))))
     schedule = data.draw(schedules(program.inputs, most=4))
-    with Run(spark, program, runner="local", buckets=buckets, held=held) as run:
+    with Run(spark, program, runner="local", buckets=buckets, held=memory_rows) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
 
 
 @examples(0.25)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_random_loops_that_change_the_runner(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_random_loops_that_change_the_runner(spark, data, buckets, memory_rows):
     program = data.draw(looping(0))
     schedule = data.draw(schedules(program.inputs, most=3, frames=True))
-    with Run(spark, program, buckets=buckets, held=held) as run:
+    with Run(spark, program, buckets=buckets, held=memory_rows) as run:
         for actions in schedule:
             run.flow.runner = data.draw(st.sampled_from(["auto", *RUNNERS]))
             run.flow.local_rows = data.draw(st.sampled_from([0, 2, 5]))
@@ -140,8 +140,8 @@ def test_random_loops_in_a_whole_history(spark, data):
         frames.append(DiffFrame(
             spark.createDataFrame(formed(spark, "arrow", rows, columns), ddl(columns))))
     node = program.outputs[0]
-    found = build(program, frames)[node].to_df().collect()
-    rows = [(tuple(row[:-2]), row[-2], row[-1]) for row in found]
+    collected = build(program, frames)[node].to_df().collect()
+    rows = [(tuple(row[:-2]), row[-2], row[-1]) for row in collected]
     for time in sorted({0, *(time for history in histories for _, time, _ in history)}):
         now = [accumulate(history, time) for history in histories]
         assert accumulate(rows, time) == evaluate(program, now)[node]
@@ -165,7 +165,7 @@ LAGGING = (
      Op("threshold", (3,), ("cap",))],
 ])
 def test_inputs_that_lag(spark, of, ops):
-    """What is ahead of the loop's frontier waits, and is taken in once."""
+    """Updates ahead of the loop's frontier wait, and enter once."""
     body = Program((K, K), tuple(ops), (len(ops) + 1,))
     program = Program((K, K), (Op("iterate", of, (2, "iterate", body)),), (2,))
     with Run(spark, program, runner="local", buckets=1) as run:
@@ -182,7 +182,7 @@ LEVELS = [(0, 0, 1), (1, 0, 1), (1, 5, 1), (1, 11, -1), (2, 11, 1)]
 
 
 def distances(start, edges):
-    """Distances from where one starts: (node, distance)."""
+    """The distance of each node from the start: (node, distance)."""
     def body(known):
         further = known.toDF("src", "distance").join(edges, "src").select(
             F.col("dst").alias("node"), (F.col("distance") + 1).alias("distance"))
@@ -199,11 +199,11 @@ class Distances:
         self.edges, self.edges_in = self.flow.input("edges", "src long, dst long")
         roots, self.roots_in = self.flow.input("roots", "node long")
         self.start = roots.withColumn("distance", F.lit(0).cast("long"))
-        self.found = distances(self.start, self.edges)
+        self.output = distances(self.start, self.edges)
         self.updates = []
         self.levels = []
-        self.found.inspect(lambda r, t, d: self.updates.append((r, t, d)))
-        self.found.select("distance").inspect(lambda r, t, d: self.levels.append((r, t, d)))
+        self.output.inspect(lambda r, t, d: self.updates.append((r, t, d)))
+        self.output.select("distance").inspect(lambda r, t, d: self.levels.append((r, t, d)))
         self.roots_in.insert([(0,)])
 
     def step(self, edges, upper, on_iteration=None):
@@ -272,7 +272,7 @@ def test_joins_of_three_coordinates_are_visited(spark, monkeypatch):
 
 
 def three_coordinates(spark):
-    """What is given when something happens in iteration 1 of 1, and counts with 3, 0 and 0, 3."""
+    """The output of a loop that counts records at (1, 1), (3, 0) and (0, 3) together."""
     shown = []
     with Dataflow(spark, runner="local", buckets=1) as flow:
         zero, zero_in = flow.input("zero", "n long")
@@ -291,8 +291,8 @@ def three_coordinates(spark):
                 three = (both.select(F.lit(7).alias("k")).groupBy("k").agg(F.count("*").alias("n"))
                          .where("n = 3"))
             x.set(up_to_four(x))
-            found = inner.leave(three)
-        outer.leave(found).consolidate().inspect(lambda r, t, d: shown.append((r, t, d)))
+            result = inner.leave(three)
+        outer.leave(result).consolidate().inspect(lambda r, t, d: shown.append((r, t, d)))
         zero_in.insert([(0,)])
         for step in range(2):
             if step:
@@ -305,7 +305,7 @@ def three_coordinates(spark):
 
 
 def test_compaction_keeps_coordinates(spark):
-    """Times are advanced, and what happened in which iteration is still told apart."""
+    """Compaction advances times, and merges no updates of different iterations."""
     chain = [((i, i + 1), 0, 1) for i in range(6)]
     run = Distances(spark, runner="local", buckets=1)
     with run.flow:
@@ -318,12 +318,12 @@ def test_compaction_keeps_coordinates(spark):
             assert accumulate(run.updates, time) == expected_distances(history, time)
         nodes = run.flow._state.graph.nodes
         inside = [n for n in nodes if n.loop is not None and n.kind != "enter"]
-        kept = [run.flow._state.traces[n] for n in inside if n in run.flow._state.traces]
-        updates = [storage.open_updates(path) for trace in kept for path in trace.paths()]
+        traces = [run.flow._state.traces[n] for n in inside if n in run.flow._state.traces]
+        updates = [storage.open_updates(path) for trace in traces for path in trace.paths()]
         coordinates = {int(c) for u in updates for c in np.atleast_1d(u.coordinate)}
         assert coordinates >= {1, 2, 3, 4}
         # One row for each value and coordinate, and not one for each of forty times.
-        assert sum(trace.rows for trace in kept) < 120
+        assert sum(trace.rows for trace in traces) < 120
 
 
 # Small changes.
@@ -347,7 +347,7 @@ def test_a_small_change_reads_little_and_needs_no_spark(spark):
         report = run.flow.last_report
         assert report.spark_runs == 0
         assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == jobs
-        # In proportion to what changes, not to the 12,000 edges.
+        # In proportion to the changes, not to the 12,000 edges.
         assert report.rows_read < 60 * (changed + 20)
         # An iteration that nothing reaches has no turn.
         assert len(report.iterations) <= 16
@@ -367,8 +367,8 @@ def test_arrangements_from_outside_are_shared(spark):
         edges, edges_in = flow.input("edges", "src long, dst long")
         start = edges.where("src = 0").select("dst", F.lit(1).cast("long").alias("d")).distinct()
         start = start.toDF("node", "distance")
-        found = distances(start, edges)
-        found.toDF("src", "distance").join(edges, "src").inspect(lambda *_: None)
+        output = distances(start, edges)
+        output.toDF("src", "distance").join(edges, "src").inspect(lambda *_: None)
         edges_in.insert([(0, 1), (1, 2)])
         edges_in.advance_to(1)
         edges_in.flush()
@@ -390,7 +390,7 @@ def test_a_chain_of_many_iterations(spark, length):
         assert len(accumulate(run.updates, 1)) == length // 2 + 1
 
 
-# What a loop starts with.
+# Computed starts.
 
 
 STARTS = {
@@ -419,14 +419,14 @@ def pairs(spark):
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_a_computed_start_is_taken_back_whole(pairs, start):
-    found = start(pairs).iterate(ones).at(0)
-    assert sorted(tuple(row) for row in found.collect()) == [(1, 1), (2, 1)]
+    output = start(pairs).iterate(ones).at(0)
+    assert sorted(tuple(row) for row in output.collect()) == [(1, 1), (2, 1)]
 
 
 @pytest.mark.parametrize("start", [STARTS["aggregate"], STARTS["count"]])
 def test_a_computed_start_of_a_loop_in_a_loop(pairs, start):
-    found = start(pairs).iterate(lambda x: start(x.toDF("a", "b")).iterate(ones)).at(0)
-    assert sorted(tuple(row) for row in found.collect()) == [(1, 1), (2, 1)]
+    output = start(pairs).iterate(lambda x: start(x.toDF("a", "b")).iterate(ones)).at(0)
+    assert sorted(tuple(row) for row in output.collect()) == [(1, 1), (2, 1)]
 
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
@@ -439,51 +439,53 @@ def test_a_loop_with_a_computed_start_that_never_comes_to_rest_is_refused(pairs,
 
 @pytest.mark.parametrize("start", [STARTS["aggregate"], STARTS["join"]])
 def test_a_computed_start_changes_with_its_inputs(spark, start):
-    seen = []
+    updates = []
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "a long, b long")
-        start(n).iterate(ones).inspect(lambda r, t, d: seen.append((r, t, d)))
+        start(n).iterate(ones).inspect(lambda r, t, d: updates.append((r, t, d)))
         for time, change in enumerate([((1, 2), 1), ((3, 4), 1), ((1, 2), -1)]):
             n_in.update([(*change[0], time, change[1])])
             n_in.advance_to(time + 1)
             n_in.flush()
             flow.step()
-    assert [sorted(accumulate(seen, t)) for t in range(3)] == [[(1, 1)], [(1, 1), (3, 1)], [(3, 1)]]
+    assert [sorted(accumulate(updates, t)) for t in range(3)] == [
+        [(1, 1)], [(1, 1), (3, 1)], [(3, 1)]
+    ]
 
 
-# What a user sees of a loop.
+# Loops as a user sees them.
 
 
 def test_a_start_without_rows(spark):
-    """It is taken back in the second iteration, and there is no table to do that with."""
+    """The second iteration retracts a start that has no table."""
     with Dataflow(spark, runner="local") as flow:
         numbers, numbers_in = flow.input("numbers", "n long")
         none = numbers.where(F.col("n").cast("string").rlike("x"))
         few = numbers.where("n < 2")
-        found = []
+        updates = []
         with flow.loop() as loop:
             x, y = loop.variable(none), loop.variable(few)
             both = x.concat(y).distinct()
             x.set(both.where("n > 7").distinct())
             y.set(both)
-            loop.leave(both).inspect(lambda r, t, d: found.append((r, t, d)))
+            loop.leave(both).inspect(lambda r, t, d: updates.append((r, t, d)))
         none.concat(few).inspect(lambda *_: None)
         numbers_in.insert([(1,), (3,)])
         numbers_in.advance_to(1)
         numbers_in.flush()
         flow.step()
-        assert found == [((1,), 0, 1)]
+        assert updates == [((1,), 0, 1)]
 
 
 def test_iterations_can_be_watched(spark):
     run = Distances(spark, runner="local")
-    seen = []
+    updates = []
     with run.flow as flow:
         distances(run.start, run.edges.inspect(lambda *_: None))
         tables = []
 
         def body(x):
-            x = x.inspect(lambda r, t, d: seen.append((r, t, d)))
+            x = x.inspect(lambda r, t, d: updates.append((r, t, d)))
             x.inspect(tables.append, by_table=True)
             return x.union(x.where("distance < 2").select(
                 "node", (F.col("distance") + 1).alias("distance"))).distinct()
@@ -498,13 +500,13 @@ def test_iterations_can_be_watched(spark):
 
         with pytest.raises(KeyError, match="seen enough"):
             run.step([], 1, stop)
-        assert live[-2:] == [(0,), (1,)] and not seen
+        assert live[-2:] == [(0,), (1,)] and not updates
         live.clear()
         assert flow.step(live.append)
         up = [turn for turn in live if turn.loop == "up"]
         assert [(turn.iteration, turn.changes) for turn in up] == [((0,), 2), ((1,), 1), ((2,), 0)]
         assert all(turn.seconds > 0 for turn in live)
-        assert seen == [((0, 0), (0, 0), 1), ((0, 1), (0, 1), 1), ((0, 2), (0, 2), 1)]
+        assert updates == [((0, 0), (0, 0), 1), ((0, 1), (0, 1), 1), ((0, 2), (0, 2), 1)]
         assert [table["iteration"].to_pylist() for table in tables] == [[[0]], [[1]], [[2]]]
         rows = flow.iterations().where("loop = 'up'").select("iteration", "changes").collect()
         assert [tuple(row) for row in rows] == [([0], 2), ([1], 1), ([2], 0)]
@@ -529,8 +531,8 @@ def test_what_never_comes_to_rest_is_refused(spark, body, still):
     frame = whole(spark, [(1,)])
     with pytest.raises(StalledError) as refused:
         frame.iterate(body, max_iterations=19, name="restless").at(0)
-    for told in ("restless", "19 iterations", f"({still},) at time 0", "max_iterations"):
-        assert told in str(refused.value)
+    for text in ("restless", "19 iterations", f"({still},) at time 0", "max_iterations"):
+        assert text in str(refused.value)
 
 
 def turned(period):
@@ -554,10 +556,10 @@ def test_a_loop_that_swings_is_refused_as_soon_as_it_is_known(spark, period, run
 
 
 def test_a_loop_of_two_variables_that_swings_is_refused(spark):
-    one = whole(spark, [(1,)])
+    frame = whole(spark, [(1,)])
     with pytest.raises(StalledError, match="every 2 iterations"):
         with Loop() as loop:
-            here, there = loop.variable(one), loop.variable(one.where(F.lit(False)))
+            here, there = loop.variable(frame), loop.variable(frame.where(F.lit(False)))
             here.set(there.distinct())
             there.set(here.distinct())
         here.leave().at(0)
@@ -570,24 +572,24 @@ def test_a_loop_that_swings_inside_of_another_is_refused(spark):
 
 
 def far(most):
-    """Goes on to the next number, up to one that is the last."""
+    """Counts up to ``most``."""
     return lambda x: x.select(
         F.when(F.col("n") < most, F.col("n") + 1).otherwise(F.col("n")).alias("n")).distinct()
 
 
 @pytest.mark.slow
 def test_a_long_way_to_rest_is_none_that_swings(spark):
-    """Also where earlier steps went there, and what goes round is the difference to them."""
+    """Also if earlier steps reached the end, and the loop works on the difference to them."""
     assert whole(spark, [(0,)]).iterate(far(1000)).at(0).collect() == [(1000,)]
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "n long")
-        found = n.iterate(far(300)).keep()
-        for put, rows in (("insert", [(0,)]), ("insert", [(1,), (100,)]), ("remove", [(0,)])):
-            getattr(n_in, put)(rows)
+        output = n.iterate(far(300)).keep()
+        for method, rows in (("insert", [(0,)]), ("insert", [(1,), (100,)]), ("remove", [(0,)])):
+            getattr(n_in, method)(rows)
             n_in.advance_to(n_in.time() + 1)
             n_in.flush()
             flow.step()
-            assert found.at().collect() == [(300,)]
+            assert output.at().collect() == [(300,)]
 
 
 def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark):
@@ -603,13 +605,13 @@ def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark)
 
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "n long")
-        found = n.iterate(body).keep()
+        output = n.iterate(body).keep()
         for rows in ([(2,)], [(0,)]):
             n_in.insert(rows)
             n_in.advance_to(n_in.time() + 1)
             n_in.flush()
             flow.step()
-        assert sorted(found.at().collect()) == [(0,), (500,)]
+        assert sorted(output.at().collect()) == [(0,), (500,)]
 
 
 def test_a_loop_that_takes_long_says_how_far_it_is(spark, use_thresholds, caplog):
@@ -617,8 +619,8 @@ def test_a_loop_that_takes_long_says_how_far_it_is(spark, use_thresholds, caplog
     with caplog.at_level("INFO", logger="pyspark_diff"):
         assert whole(spark, [(0,)]).iterate(far(3), name="long").at(0).collect() == [(3,)]
     # A step that takes seconds says so in lines of its own.
-    told = [record.getMessage().split(",")[0] for record in caplog.records]
-    assert [line for line in told if line.startswith("long:")][:2] == [
+    messages = [record.getMessage().split(",")[0] for record in caplog.records]
+    assert [line for line in messages if line.startswith("long:")][:2] == [
         "long: iteration 0", "long: iteration 1"
     ]
 
@@ -627,7 +629,7 @@ def test_a_loop_that_takes_long_says_how_far_it_is(spark, use_thresholds, caplog
 def test_a_refused_step_can_be_followed_by_others(spark, history):
     with Dataflow(spark, keep_history=history) as flow:
         n, n_in = flow.input("n", "n long")
-        found = n.iterate(
+        output = n.iterate(
             lambda x: x.select(F.when(F.col("n") < 5, F.col("n") + 1).otherwise(F.col("n"))
                                .alias("n")), max_iterations=3).keep()
         n_in.insert([(0,)])
@@ -641,20 +643,20 @@ def test_a_refused_step_can_be_followed_by_others(spark, history):
             assert not flow._state.traces
         else:
             flow.advance_to(2)
-            assert found.at().collect() == [(5,)]
+            assert output.at().collect() == [(5,)]
 
 
 def test_a_number_of_iterations(spark):
     frame = whole(spark, [(1,), (5,)])
     for times in (1, 2, 7):
-        found = counter(frame, max_iterations=times, on_limit="return").at(0)
-        assert sorted(row.n for row in found.collect()) == [1 + times, 5 + times]
+        output = counter(frame, max_iterations=times, on_limit="return").at(0)
+        assert sorted(row.n for row in output.collect()) == [1 + times, 5 + times]
 
 
 def test_a_body_that_forgets_to_consolidate_ends(spark):
     frame = whole(spark, [(1,), (5,)])
-    found = frame.iterate(lambda x: x.union(x.negate()).union(frame)).at(0)
-    assert sorted(row.n for row in found.collect()) == [1, 5]
+    output = frame.iterate(lambda x: x.union(x.negate()).union(frame)).at(0)
+    assert sorted(row.n for row in output.collect()) == [1, 5]
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -665,24 +667,24 @@ def test_what_cancels_out_at_a_coordinate_is_taken_back(spark, several):
     frame = whole(spark, [([1], 1), ([2], 2), ([2], 3)], "s array<int>, n long")
     with Loop() as loop:
         x = loop.variable(frame)
-        found = x.groupBy("s").agg(*[f.alias(f"f{i}") for i, f in enumerate(aggregates)])
+        grouped = x.groupBy("s").agg(*[f.alias(f"f{i}") for i, f in enumerate(aggregates)])
         x.set(x.where("n = 2"))
-    left = [tuple(row) for row in found.leave().at(0).collect()]
+    left = [tuple(row) for row in grouped.leave().at(0).collect()]
     assert left == [([2], 1, 2, [2])[: 1 + len(aggregates)]]
 
 
 def test_mutual_recursion(spark):
-    """Even and odd distances from 1, of which each is made of the other."""
+    """Even and odd distances from 1, each computed from the other."""
     edges = whole(spark, [(i, i + 1) for i in range(1, 6)], "src long, dst long")
     none = whole(spark, [(0,)], "node long").where("node = 1")
-    one = edges.where("src = 1").select(F.col("src").alias("node"))
+    start = edges.where("src = 1").select(F.col("src").alias("node"))
 
     def beyond(nodes):
         return nodes.toDF("src").join(edges, "src").select(F.col("dst").alias("node"))
 
     with Loop(name="parity") as loop:
-        even, odd = loop.variable(one), loop.variable(none)
-        even.set(beyond(odd).union(one).distinct())
+        even, odd = loop.variable(start), loop.variable(none)
+        even.set(beyond(odd).union(start).distinct())
         odd.set(beyond(even).distinct())
     assert sorted(row.node for row in even.leave().at(0).collect()) == [1, 3, 5]
     assert sorted(row.node for row in loop.leave(odd).at(0).collect()) == [2, 4, 6]
@@ -692,7 +694,7 @@ def test_mutual_recursion(spark):
 
 
 def smallest(labels, edges, iteration=None):
-    """The least label that reaches a node, in which labels set out one after the other."""
+    """The least label that reaches each node, with labels that enter one after the other."""
     with Loop(max_iterations=300) as loop:
         sent = loop.variable(labels.where(F.lit(False)))
         own = labels if iteration is None else labels.enter_at(iteration)
@@ -708,36 +710,35 @@ def ring(spark, n):
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_what_is_likely_to_win_goes_first(spark, runner):
-    """Labels that enter late find better ones there, and never set out; quiet iterations cost
-    nothing."""
+    """Late labels lose to better ones and are never sent. Quiet iterations cost nothing."""
     went = {}
-    for apart in (0, 100):
+    for delay in (0, 100):
         with Dataflow(spark, runner=runner) as flow:
             edges, edges_in = flow.input("edges", "node long, other long")
             labels = edges.select("node", F.col("node").alias("label"))
-            iteration = F.when(F.col("label") == 0, 0).otherwise(apart)
-            found = smallest(labels, edges, iteration).keep()
+            iteration = F.when(F.col("label") == 0, 0).otherwise(delay)
+            least = smallest(labels, edges, iteration).keep()
             edges_in.insert([(i, (i + 1) % 6) for i in range(6)])
             edges_in.advance_to(1)
             edges_in.flush()
             turns = []
             flow.step(turns.append)
-            assert sorted(found.at().collect()) == [(i, 0) for i in range(6)]
-            went[apart] = sum(turn.changes for turn in turns)
+            assert sorted(least.at().collect()) == [(i, 0) for i in range(6)]
+            went[delay] = sum(turn.changes for turn in turns)
             assert len(turns) < 12
-            assert apart == 0 or turns[-1].iteration == (100,)
+            assert delay == 0 or turns[-1].iteration == (100,)
     assert went[100] < went[0] / 2
 
 
 def test_a_record_that_is_to_enter_never_or_before_the_beginning_is_refused(spark):
     edges = ring(spark, 3)
     labels = edges.select("node", F.col("node").alias("label"))
-    for iteration, error, told in [
+    for iteration, error, message in [
         (F.col("label") - 1, SchemaError, "iteration -1"),
         (F.when(F.col("label") > 0, F.col("label")), SchemaError, "is null"),
         (F.col("label") + 298, StalledError, "at iteration 300, and it has 300 at most"),
     ]:
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=message):
             smallest(labels, edges, iteration).at(0)
     assert sorted(smallest(labels, edges, F.col("label") + 290).at(0).collect()) == [
         (0, 0), (1, 0), (2, 0)
@@ -759,7 +760,7 @@ def test_enter_at_where_it_makes_no_sense(spark):
 
 @pytest.mark.parametrize("runner", ["local", "auto"])
 def test_a_loop_that_swings_until_something_enters_is_not_refused(spark, runner):
-    """A lamp that goes on and off until somebody comes, long after it was looked at first."""
+    """A lamp goes on and off until a switch enters, long after the first check for swings."""
     def blinking(then):
         def body(x):
             there = switch.enter_at(F.lit(400)).select(F.lit("e").alias("e"))
@@ -773,20 +774,20 @@ def test_a_loop_that_swings_until_something_enters_is_not_refused(spark, runner)
         with Dataflow(spark, runner=runner) as flow:
             lamp, lamp_in = flow.input("lamp", "n long")
             switch, switch_in = flow.input("switch", "n long")
-            found = lamp.iterate(blinking(then)).keep()
+            output = lamp.iterate(blinking(then)).keep()
             for session in (lamp_in, switch_in):
                 session.insert([(1,)])
                 session.advance_to(1)
                 session.flush()
             if rests:
                 flow.step()
-                assert found.at().collect() == [(7,)]
+                assert output.at().collect() == [(7,)]
                 continue
             with pytest.raises(StalledError, match="every 2 iterations, here at 4"):
                 flow.step()
 
 
-# What is refused.
+# Refusals.
 
 
 def test_loops_that_make_no_sense_are_refused(spark):
@@ -871,7 +872,7 @@ def inner_oracle(v: set, w: set, x: set, a: set, case: tuple) -> set:
     of_v, of_w, limit = case
     for _ in range((limit or 30) - 1):
         known = {"v": {n + 1 for n in v if n < 6}, "w": {n + 1 for n in w if n < 6}, "x": x, "a": a}
-        v, w = (set().union(*(known[name] for name in of)) for of in (of_v, of_w))
+        v, w = (set().union(*(known[name] for name in names)) for names in (of_v, of_w))
     return v | w
 
 
@@ -889,8 +890,8 @@ def check_dependencies(spark, runner: str, case: tuple, seed: int) -> None:
                 v, w = loop.variable(b), loop.variable(a)
                 known = {name: frame.where("n < 6").select((F.col("n") + 1).alias("n"))
                          for name, frame in (("v", v), ("w", w))} | {"x": x, "a": a}
-                for variable, of in ((v, of_v), (w, of_w)):
-                    first, *others = (known[name] for name in of)
+                for variable, names in ((v, of_v), (w, of_w)):
+                    first, *others = (known[name] for name in names)
                     for other in others:
                         first = first.union(other)
                     variable.set(first.distinct())
