@@ -1,4 +1,4 @@
-"""Inputs that have a key, against a plain dict: whatever the changes, their times and the steps."""
+"""Inputs with a key equal a plain dict, for any changes, times and steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = "id long, city string, age int"
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a session: at a time, what it does, and rows or keys."""
+    """A method of a session with its time and its rows or keys."""
 
     time: int
     kind: str
@@ -56,7 +56,7 @@ SCRIPTS = st.lists(st.lists(CALLS, max_size=4), min_size=1, max_size=4)
 
 
 def applied(table: dict[int, Any], call: Call) -> tuple[dict[int, Any], Call]:
-    """The table after a call, and the call as it is allowed."""
+    """The table after a call, and the call or a permitted one in its place."""
     table, kind = dict(table), call.kind
     if kind == "replace":
         return {row[0]: row for row in call.rows}, call
@@ -126,10 +126,10 @@ def test_the_collection_is_the_table_at_every_time(spark, script, buckets, histo
     parts, tables = planned(script)
     with Dataflow(spark, runner="local", buckets=buckets, keep_history=history) as flow:
         frame, session = flow.input("people", ROWS, key="id")
-        seen: Counter[Any] = Counter()
+        accumulated: Counter[Any] = Counter()
         shown: list[tuple[int, Any, int]] = []
         frame.inspect(lambda row, time, diff: shown.append((time, tuple(row), diff)))
-        kept = frame.keep("people")
+        output = frame.keep("people")
         cities = frame.select("city").count().keep("cities")
         pairs = frame.join(frame.select("id", "age"), "id").keep("pairs")
         for number, part in enumerate(parts):
@@ -146,24 +146,24 @@ def test_the_collection_is_the_table_at_every_time(spark, script, buckets, histo
                 if time < 0:
                     continue
                 table = tables[time]
-                assert rows_of(kept.at(time)) == Counter(table.values())
+                assert rows_of(output.at(time)) == Counter(table.values())
             if now >= 0:
                 table = tables[now]
-                found = Counter(row[1] for row in table.values())
-                assert rows_of(cities.at(now)) == Counter(found.items())
+                by_city = Counter(row[1] for row in table.values())
+                assert rows_of(cities.at(now)) == Counter(by_city.items())
                 assert rows_of(pairs.at(now)) == Counter(
                     (*row, row[2]) for row in table.values())
         for time, table in enumerate(tables):
             for when, row, diff in shown:
                 if when == time:
-                    seen[row] += diff
-            assert +seen == Counter(table.values()) and min([0, *seen.values()]) == 0
+                    accumulated[row] += diff
+            assert +accumulated == Counter(table.values()) and min([0, *accumulated.values()]) == 0
 
 
 def test_on_spark_from_frames(spark):
     with Dataflow(spark, runner="spark", buckets=2) as flow:
         frame, session = flow.input("people", ROWS, key=["ID"])
-        kept = frame.keep()
+        output = frame.keep()
         first = spark.range(20).selectExpr("id", "'Rome' city", "int(id) age")
         session.insert(first)
         session.advance_to(1)
@@ -172,7 +172,7 @@ def test_on_spark_from_frames(spark):
         session.advance_to(2)
         session.flush()
         flow.step()
-        assert rows_of(kept.at(1)) == Counter(
+        assert rows_of(output.at(1)) == Counter(
             [(n, "Oslo", 1) for n in range(3)] + [(n, "Rome", n) for n in range(5, 20)])
         session.replace(spark.range(2, 7).selectExpr("id", "'Rome' city", "int(id) age"))
         session.advance_to(3)
@@ -181,7 +181,7 @@ def test_on_spark_from_frames(spark):
         session.advance_to(5)
         session.flush()
         flow.step()
-        assert rows_of(kept.at(4)) == Counter(
+        assert rows_of(output.at(4)) == Counter(
             [(n, "Rome", n) for n in range(2, 7)] + [(0, "Bonn", 0), (1, "Bonn", 0)])
         # Rows of a frame have no order.
         session.upsert(spark.createDataFrame([(1, "a", 0), (1, "b", 0)], ROWS).repartition(2))
@@ -191,7 +191,7 @@ def test_on_spark_from_frames(spark):
         (dropped,) = session.discard()
         assert [(row.id, row.change) for row in dropped.collect()] == [(1, "upsert")] * 2
         flow.step()
-        assert rows_of(kept.at())[0, "Bonn", 0] == 1
+        assert rows_of(output.at())[0, "Bonn", 0] == 1
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def stepped(flow: Dataflow, session: KeyedSession | InputSession) -> None:
 
 
 def test_all_kinds_of_data(people):
-    flow, kept, session = people
+    flow, output, session = people
     session.upsert([(1, "a", 1), Row(id=2, city="b", age=2), {"id": 3, "city": "c"}])
     session.upsert(pd.DataFrame({"id": [4], "age": [4], "city": ["d"]}))
     table = pa.table({"id": [5], "city": ["e"], "age": pa.array([5], pa.int8())})
@@ -221,15 +221,15 @@ def test_all_kinds_of_data(people):
     session.delete(range(5, 9))
     session.delete(pa.table({"id": [78]}))
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter([(3, "c", None), (4, "d", 4)])
+    assert rows_of(output.at()) == Counter([(3, "c", None), (4, "d", 4)])
 
 
 def test_a_failing_call_is_found_in_the_step_and_can_be_discarded(people):
-    flow, kept, session = people
+    flow, output, session = people
     session.insert([(1, "a", 1), (2, "b", 2)])
     stepped(flow, session)
-    before = rows_of(kept.at())
-    for call, error, told in [
+    before = rows_of(output.at())
+    for call, error, texts in [
         (lambda: session.insert([(3, "c", 3), (1, "z", 0)]), DuplicateKeyError,
          ["(1, 'z', 0)", "(1, 'a', 1) is there", "insert (1, 'z', 0)"]),
         (lambda: session.remove([(1, "a", 2)]), NegativeMultiplicityError,
@@ -245,24 +245,24 @@ def test_a_failing_call_is_found_in_the_step_and_can_be_discarded(people):
         session.advance_to(session.time() + 1)
         session.flush()
         for _ in range(2):
-            with pytest.raises(error) as found:
+            with pytest.raises(error) as caught:
                 flow.step()
-            for text in [*told, "input 'people' at time", "discard()"]:
-                assert text in str(found.value)
-            assert rows_of(kept.at()) == before
+            for text in [*texts, "input 'people' at time", "discard()"]:
+                assert text in str(caught.value)
+            assert rows_of(output.at()) == before
         (dropped,) = session.discard()
         assert dropped.column_names == ["id", "city", "age", "time", "change"]
         flow.step()
-        assert rows_of(kept.at()) == before
+        assert rows_of(output.at()) == before
     assert dropped["change"].to_pylist() == ["upsert", "insert"]
     session.delete([2])
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter([(1, "a", 1)])
+    assert rows_of(output.at()) == Counter([(1, "a", 1)])
 
 
 def test_what_needs_no_state_is_refused_at_the_call(people):
-    flow, kept, session = people
-    for call, error, *told in [
+    flow, output, session = people
+    for call, error, *texts in [
         (lambda: session.upsert([(None, "a", 1)]), SchemaError, "null", "key column id"),
         (lambda: session.upsert([{"city": "a"}]), SchemaError, "null", "key column id"),
         (lambda: session.delete([None]), SchemaError, "null", "key column id"),
@@ -280,17 +280,17 @@ def test_what_needs_no_state_is_refused_at_the_call(people):
         (lambda: session.upsert([(1, "a", 1, None)], time="t"), InvalidTimeError, "null"),
         (lambda: session.upsert([(1, "a", 1, -1)], time="t"), TimeRegressionError, "-1"),
     ]:
-        with pytest.raises(error) as found:
+        with pytest.raises(error) as caught:
             call()
-        for text in told:
-            assert text in str(found.value), found.value
+        for text in texts:
+            assert text in str(caught.value), caught.value
     session.upsert([(1, "a", 1)])
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter([(1, "a", 1)])
+    assert rows_of(output.at()) == Counter([(1, "a", 1)])
 
 
 def test_a_null_key_of_a_spark_frame_is_found_in_the_step(people, spark):
-    flow, kept, session = people
+    flow, output, session = people
     session.upsert(spark.createDataFrame([(None, "a", 1), (2, "b", 1)], ROWS).repartition(2))
     session.advance_to(1)
     session.flush()
@@ -298,17 +298,17 @@ def test_a_null_key_of_a_spark_frame_is_found_in_the_step(people, spark):
         flow.step()
     session.discard()
     flow.step()
-    assert rows_of(kept.at()) == Counter()
+    assert rows_of(output.at()) == Counter()
 
 
 def test_the_key_is_found_as_spark_is_told_to(flow, spark):
     frame, session = flow.input("a", "Id long, x int", key="iD")
     assert session.key == ("Id",) and session.schema.names == frame.columns == ["Id", "x"]
-    for key, told in [
+    for key, message in [
         ("y", "no column 'y'"), ([], "list"), (["Id", "ID"], "more than once"), (3, "list"),
         ([3], "no column 3"),
     ]:
-        with pytest.raises(SchemaError, match=told):
+        with pytest.raises(SchemaError, match=message):
             flow.input("b", "Id long, x int", key=key)
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
@@ -326,7 +326,7 @@ def flow(spark) -> Iterator[Dataflow]:
 
 
 def test_keys_of_several_columns_in_any_place(flow):
-    """The key is not in front, the record is all key, names of our own are the user's."""
+    """The key is not first, or is the whole record. Columns have names of internal columns."""
     columns = "change string, b int, number double"
     pairs, pairs_in = flow.input("pairs", columns, key=["number", "b"])
     only, only_in = flow.input("only", "b int, a string", key=["a", "b"])
@@ -352,19 +352,19 @@ def test_keys_of_several_columns_in_any_place(flow):
 
 
 def test_state_is_bounded_and_joins_read_the_inputs_own_arrangement(people):
-    flow, kept, session = people
+    flow, output, session = people
     with pytest.raises(SchemaError, match="already"):
         flow.input("people", ROWS, key="id")
     orders, orders_in = flow.input("orders", "id long, item string")
-    joined = orders.join(kept, "id").keep()
+    joined = orders.join(output, "id").keep()
     for round_ in range(12):
         session.upsert([(n, f"city {round_}", round_) for n in range(50)])
         if round_ % 3 == 0:
             session.replace([(n, f"city {round_}", -1) for n in range(round_, 50)])
         orders_in.insert([(40, "tea")])
-        for one in (session, orders_in):
-            one.advance_to(round_ + 1)
-            one.flush()
+        for source in (session, orders_in):
+            source.advance_to(round_ + 1)
+            source.flush()
         flow.step()
         rows = {row.name.split("-")[0]: row.rows for row in flow.arrangements().collect()}
         assert rows["changes"] == 0 and rows["upsert"] <= 4 * 50
@@ -378,27 +378,27 @@ def test_a_keyed_input_in_a_loop(flow):
     edges, edges_in = flow.input("edges", "src long, dst long", key="src")
     roots, roots_in = flow.input("roots", "node long", check=True)
 
-    def grown(seen):
-        reached = seen.join(edges.withColumnRenamed("src", "node"), "node").select("dst")
+    def grown(nodes):
+        reached = nodes.join(edges.withColumnRenamed("src", "node"), "node").select("dst")
         return reached.withColumnRenamed("dst", "node").union(roots).distinct()
 
-    found = roots.iterate(grown).keep()
+    reachable = roots.iterate(grown).keep()
     roots_in.insert([(1,)])
     edges_in.upsert([(1, 2), (2, 3), (3, 4), (9, 1)])
-    for one in (edges_in, roots_in):
-        one.advance_to(1)
-        one.flush()
+    for source in (edges_in, roots_in):
+        source.advance_to(1)
+        source.flush()
     flow.step()
-    assert rows_of(found.at()) == Counter([(1,), (2,), (3,), (4,)])
+    assert rows_of(reachable.at()) == Counter([(1,), (2,), (3,), (4,)])
     edges_in.upsert([(2, 9)])
     edges_in.close()
     roots_in.close()
     flow.step()
-    assert rows_of(found.at()) == Counter([(1,), (2,), (9,)])
+    assert rows_of(reachable.at()) == Counter([(1,), (2,), (9,)])
 
 
 def test_threads_feed_while_another_steps(people):
-    flow, kept, session = people
+    flow, output, session = people
 
     def feed(first: int) -> None:
         for round_ in range(20):
@@ -415,28 +415,28 @@ def test_threads_feed_while_another_steps(people):
     for thread in threads:
         thread.join()
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter(
+    assert rows_of(output.at()) == Counter(
         (10 * n + k, "19", 19) for n in range(3) for k in range(1, 5))
 
 
 def test_what_waits_for_its_time_is_done_then_whatever_came_before(people):
-    """A change at a later time that was given first comes last."""
-    flow, kept, session = people
+    """A change at a later time applies last, even if it was sent first."""
+    flow, output, session = people
     session.upsert([(1, "later", 0, 5), (2, "later", 0, 5)], time="when")
     session.upsert([(1, "now", 0)])
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter([(1, "now", 0)])
+    assert rows_of(output.at()) == Counter([(1, "now", 0)])
     session.advance_to(4)
     session.replace([(3, "all", 0)])
     session.advance_to(6)
     session.flush()
     flow.step()
-    assert rows_of(kept.at()) == Counter(
+    assert rows_of(output.at()) == Counter(
         [(1, "later", 0), (2, "later", 0), (3, "all", 0)])
 
 
 def test_many_rows_in_pieces(spark):
-    """More than may be held at once, cleared and set again, in ranges of keys."""
+    """More rows than a piece has, cleared and set again, in ranges of keys."""
     spark.conf.set("spark.pyspark_diff.pieceRows", "1000")
     try:
         flow = Dataflow(spark, runner="local", buckets=1)
@@ -444,7 +444,7 @@ def test_many_rows_in_pieces(spark):
         spark.conf.unset("spark.pyspark_diff.pieceRows")
     with flow:
         frame, session = flow.input("people", ROWS, key="id")
-        kept = frame.select("age").count().keep()
+        output = frame.select("age").count().keep()
         n = 5000
         ids = pa.array(range(n), pa.int64())
         whole = pa.table({"id": ids, "city": ["x"] * n, "age": pa.array([1] * n, pa.int32())})
@@ -453,13 +453,13 @@ def test_many_rows_in_pieces(spark):
         session.replace(whole.slice(100, 50))
         session.upsert([(3, "y", 2)])
         stepped(flow, session)
-        assert rows_of(kept.at()) == Counter([(1, 50), (2, 1)])
+        assert rows_of(output.at()) == Counter([(1, 50), (2, 1)])
 
 
 def test_check_refuses_a_negative_multiplicity(flow):
     frame, session = flow.input("words", "word string", check=True)
     assert isinstance(session, InputSession)
-    kept = frame.keep()
+    output = frame.keep()
     session.insert([("a",), ("a",)])
     session.remove([("a",)])
     stepped(flow, session)
@@ -467,11 +467,11 @@ def test_check_refuses_a_negative_multiplicity(flow):
     session.insert([("c",)])
     session.advance_to(5)
     session.flush()
-    with pytest.raises(NegativeMultiplicityError) as found:
+    with pytest.raises(NegativeMultiplicityError) as caught:
         flow.step()
-    assert "at time 4 ('a',) has the multiplicity -1" in str(found.value)
-    assert "input 'words' at time 4: ('a',) with diff -2" in str(found.value)
-    assert rows_of(kept.at(0)) == Counter([("a",)])
+    assert "at time 4 ('a',) has the multiplicity -1" in str(caught.value)
+    assert "input 'words' at time 4: ('a',) with diff -2" in str(caught.value)
+    assert rows_of(output.at(0)) == Counter([("a",)])
     (dropped,) = session.discard()
     good = [row for row in dropped.to_pylist() if row["word"] != "a"]
     assert len(good) == 5
@@ -480,11 +480,11 @@ def test_check_refuses_a_negative_multiplicity(flow):
     session.remove([("a",), ("a",)])
     session.close()
     flow.step()
-    assert rows_of(kept.at()) == Counter()
+    assert rows_of(output.at()) == Counter()
 
 
 def test_an_input_that_was_refused_is_not_there(flow):
-    """Else it would hold all others back, as nobody can advance it."""
+    """Otherwise it would hold back all other inputs, since no session could advance it."""
     for more, kind in (
         ({}, "interval month"), ({"check": True}, "interval month"),
         ({"key": "n"}, "interval month"), ({"key": "m"}, "variant"),
@@ -492,18 +492,18 @@ def test_an_input_that_was_refused_is_not_there(flow):
         with pytest.raises(UnsupportedTypeError, match="'m'"):
             flow.input("words", f"n int, m {kind}", **more)
     frame, session = flow.input("words", "n int")
-    kept = frame.keep()
+    output = frame.keep()
     session.insert([(1,)])
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter([(1,)])
+    assert rows_of(output.at()) == Counter([(1,)])
 
 
 def test_without_check_nothing_is_refused(flow):
     frame, session = flow.input("words", "word string")
-    kept = frame.count().keep()
+    output = frame.count().keep()
     session.remove([("a",)])
     stepped(flow, session)
-    assert rows_of(kept.at()) == Counter([("a", -1)])
+    assert rows_of(output.at()) == Counter([("a", -1)])
 
 
 @pytest.mark.parametrize("change", ["upsert", "delete", "replace"])
