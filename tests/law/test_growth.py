@@ -1,4 +1,4 @@
-"""Programs that grow while they run: what is added late is what it would be, had it been there."""
+"""Programs that grow while they run: a late operator has the output of an early one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_diff import Dataflow, NotReadableError, StaleWarning
 
 EXAMPLES = settings().max_examples
 buckets = st.integers(1, 3)
-held = st.sampled_from([0, 1, 4096])
+memory_rows = st.sampled_from([0, 1, 4096])
 
 
 def examples(share: float) -> settings:
@@ -33,36 +33,36 @@ def check_growth(spark, data, lags=False, **options):
 
 
 @examples(3)
-@given(data=st.data(), buckets=buckets, held=held, history=st.booleans())
-def test_operators_that_are_added_late_on_the_driver(spark, data, buckets, held, history):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows, history=st.booleans())
+def test_operators_that_are_added_late_on_the_driver(spark, data, buckets, memory_rows, history):
     check_growth(
-        spark, data, runner="local", buckets=buckets, held=held, keep_history=history
+        spark, data, runner="local", buckets=buckets, held=memory_rows, keep_history=history
     )
 
 
 @examples(3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_operators_that_make_inputs_meet_of_which_one_lags(spark, data, buckets, held):
-    check_growth(spark, data, lags=True, runner="local", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_operators_that_make_inputs_meet_of_which_one_lags(spark, data, buckets, memory_rows):
+    check_growth(spark, data, lags=True, runner="local", buckets=buckets, held=memory_rows)
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_operators_that_are_added_late_in_spark(spark, data, buckets, held):
-    check_growth(spark, data, runner="spark", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_operators_that_are_added_late_in_spark(spark, data, buckets, memory_rows):
+    check_growth(spark, data, runner="spark", buckets=buckets, held=memory_rows)
 
 
-# What is kept is said, and looking changes nothing.
+# Programs name the kept collections, and reading changes no state.
 
 
 @pytest.fixture
 def flow(spark):
-    with Dataflow(spark, runner="local") as made:
-        yield made
+    with Dataflow(spark, runner="local") as flow:
+        yield flow
 
 
 def fed(flow, keep=True):
-    """An input with two pairs, of which one step has taken the first away again."""
+    """An input with three pairs, and a step that has removed the first."""
     pairs, pairs_in = flow.input("pairs", "k int, v int")
     if keep:
         pairs.keep("pairs")
@@ -116,8 +116,8 @@ def test_names_are_texts(flow, odd):
 
 def test_a_name_is_of_one_collection(flow):
     pairs, _ = flow.input("pairs", "k int")
-    kept = pairs.count().keep("counts")
-    assert kept.keep("counts") is kept is flow["counts"]
+    counts = pairs.count().keep("counts")
+    assert counts.keep("counts") is counts is flow["counts"]
     with pytest.raises(TypeError, match="'counts' already"):
         pairs.distinct().keep("counts")
     with pytest.raises(NotReadableError, match="'nosuch'. The kept names: 'counts'"):
@@ -151,22 +151,22 @@ def test_what_is_added_is_filled(spark, runner):
 def test_what_has_run_is_made_again_where_its_past_is_gone(flow):
     pairs, pairs_in = flow.input("pairs", "k int, v int")
     pairs.keep()
-    seen = []
-    counts = pairs.select("k").count().inspect(lambda *update: seen.append(update))
+    updates = []
+    counts = pairs.select("k").count().inspect(lambda *update: updates.append(update))
     pairs_in.insert([(1, 1), (1, 2)])
     flow.advance_to(1)
-    counts.keep("counts")  # it has run, and nobody kept it
+    counts.keep("counts")  # it has run without being kept
     counts.where("count > 1").keep("more")
     flow.step()
     assert flow["counts"].at().collect() == flow["more"].at().collect() == [(1, 2)]
-    assert len(seen) == 1, "what was shown is not shown again"
+    assert len(updates) == 1, "what was shown is not shown again"
     pairs_in.insert([(1, 3)])
     flow.advance_to(2)
-    assert flow["more"].at().collect() == [(1, 3)] and len(seen) == 3
+    assert flow["more"].at().collect() == [(1, 3)] and len(updates) == 3
 
 
 def test_what_nobody_reads_again_is_made_again_too(flow):
-    """The sums of an input that is closed are let go of: who comes late has them made anew."""
+    """The sums of a closed input are released. A late reader computes them again."""
     words, words_in = flow.input("words", "k int")
     words.keep()
     totals = words.groupBy().agg(F.count("k").alias("n")).distinct()
@@ -180,7 +180,7 @@ def test_what_nobody_reads_again_is_made_again_too(flow):
 
 
 def test_columns_that_nobody_wanted_are_kept_from_then_on(flow):
-    """An arrangement has the columns that somebody reads: who wants more of it has another one."""
+    """An arrangement has the columns that operators read. More columns need another one."""
     pairs, pairs_in = fed(flow)
     names, names_in = flow.input("names", "k int, name string")
     names.keep()
@@ -201,7 +201,7 @@ def test_past_that_is_gone_is_refused_where_it_is_asked_for(flow):
         counts.keep("counts")
     assert "counts" not in flow
     pairs_in.insert([(7, 7)])
-    assert flow.advance_to(3)  # nothing of it is left behind
+    assert flow.advance_to(3)  # the refused operator is gone
     with pytest.raises(NotReadableError):
         counts.inspect(print)
     late, late_in = flow.input("late", "k int")

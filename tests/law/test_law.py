@@ -1,4 +1,4 @@
-"""The one law: at every complete time the output is the batch answer, however the input was cut."""
+"""The law: at every complete time the output is the batch answer, however the input was cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ every_runner = pytest.mark.parametrize("runner", RUNNERS)
 
 
 def examples(share: float) -> settings:
-    """A share of the run's examples, since some cost a hundred times what others do."""
+    """A share of the run's examples: some tests cost a hundred times more than others."""
     return settings(max_examples=max(1, round(EXAMPLES * share)))
 
 
@@ -80,10 +80,10 @@ def test_whole_history(spark, data):
         columns = (*columns, ("time", "bigint"), ("diff", "bigint"))
         # Rows that are local are read at once, others by Spark.
         form = data.draw(st.sampled_from(["arrow", "frame"]))
-        made = formed(spark, form, rows, columns)
+        source = formed(spark, form, rows, columns)
         if form != "frame":
-            made = spark.createDataFrame(made, ddl(columns))
-        frames.append(DiffFrame(made))
+            source = spark.createDataFrame(source, ddl(columns))
+        frames.append(DiffFrame(source))
     nodes = build(program, frames)
     times = sorted({0, *(time for history in histories for _, time, _ in history)})
     for node in program.outputs:
@@ -99,21 +99,21 @@ def test_whole_history(spark, data):
 
 
 def check_snapshot(frame, time, program, node, histories):
-    """What `at` gives is the oracle's multiset, or a refusal where that is none."""
+    """A snapshot is the oracle's multiset, or a refusal if that has negative counts."""
     now = [accumulate(history, 2**63 if time is None else time) for history in histories]
     expected = evaluate(program, now)[node]
     if min(expected.values(), default=0) < 0:
         with pytest.raises(NegativeMultiplicityError):
             frame.at(time)
-    found = frame.at(time, allow_negative=min(expected.values(), default=0) < 0)
-    assert Counter(normal(tuple(row)) for row in found.collect()) == +expected
+    snapshot = frame.at(time, allow_negative=min(expected.values(), default=0) < 0)
+    assert Counter(normal(tuple(row)) for row in snapshot.collect()) == +expected
 
 
 # Inputs of other kinds.
 
 
 def check_other_inputs(spark, data, **options):
-    """Inputs with a key, constants, and both where outputs are added late."""
+    """Inputs with a key and constants, with outputs that are added late."""
     program = data.draw(programs(most=4))
     schedule = data.draw(schedules(program.inputs, most=4))
     numbers = range(len(program.inputs))
@@ -163,7 +163,7 @@ def test_latest_time_can_be_read(spark, data, buckets, held):
                 if upper == frontier:
                     continue
                 if upper is None:
-                    # What was the latest time stays readable, and all after it are.
+                    # The latest complete time stays readable, and all later times are.
                     readable = run.times(None)
                     readable = [None, *(t for t in readable if t >= frontier - 1)]
                 else:
@@ -186,19 +186,19 @@ def test_a_join_that_waits_keeps_earlier_times_readable(spark, joined):
         right, right_in = flow.input("right", "k long")
         if joined:
             right.join(left, ["k"]).keep("joined")
-        kept = left.keep("kept")
+        output = left.keep("kept")
         left_in.insert([(0,)])
         left_in.advance_to(1)
         right_in.advance_to(1)
         flow.step()
         left_in.advance_to(3)
         flow.step()
-        assert [tuple(row) for row in kept.at(2).collect()] == [(0,)]
+        assert [tuple(row) for row in output.at(2).collect()] == [(0,)]
         if joined:
-            assert [tuple(row) for row in kept.at(1).collect()] == [(0,)]
+            assert [tuple(row) for row in output.at(1).collect()] == [(0,)]
         else:
             with pytest.raises(NotReadableError):
-                kept.at(1)
+                output.at(1)
 
 
 @examples(0.3)
@@ -378,7 +378,7 @@ def move(*by):
     return tuple((i, what, to) for i, to in enumerate(by) for what in ("advance", "flush"))
 
 
-#: By what was wrong: a program, and what was done before each step.
+#: For each past error, a program and its actions before each step.
 REGRESSIONS = {
     "updates that wait for their time were taken for late ones": (
         Program((K,), (Op("count", (0,)),), (1,)),

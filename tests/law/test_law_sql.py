@@ -1,4 +1,4 @@
-"""The law against another database: what DuckDB answers for the inputs as they stand at a time.
+"""The law with DuckDB as the oracle.
 
     at every complete time t:  the output at t  =  the query over the inputs at t, as multisets
 
@@ -36,14 +36,14 @@ class Query:
     """A collection with columns k, x and s, as SQL, and as a function of the two inputs."""
 
     sql: str
-    of: Callable[[DiffFrame, DiffFrame], DiffFrame]
+    program: Callable[[DiffFrame, DiffFrame], DiffFrame]
 
 
 def leaf(number: int) -> Query:
     return Query(f"select k, x, s from in{number}", lambda *frames: frames[number])
 
 
-#: What may follow in a query: SQL, in which one or two queries are put, and what the library does.
+#: The steps of a query: SQL with a place for one or two queries, and the same by the library.
 ONE: dict[str, tuple[str, Callable[[DiffFrame], DiffFrame]]] = {
     "where": ("select * from ({0}) where x > 0 or s is null",
               lambda f: f.where("x > 0 or s is null")),
@@ -117,13 +117,13 @@ ONE: dict[str, tuple[str, Callable[[DiffFrame], DiffFrame]]] = {
 
 def joined(how: str) -> Callable[[DiffFrame, DiffFrame], DiffFrame]:
     """A join on k and a comparison of x, with columns of both sides."""
-    def of(a: DiffFrame, b: DiffFrame) -> DiffFrame:
+    def join(a: DiffFrame, b: DiffFrame) -> DiffFrame:
         on = (F.col("a.k") == F.col("b.k")) & (F.col("a.x") <= F.col("b.x"))
-        found = a.alias("a").join(b.alias("b"), on, how)
+        pairs = a.alias("a").join(b.alias("b"), on, how)
         if how in ("left_semi", "left_anti"):
-            return found
-        return found.select("a.k", "b.x", "a.s")
-    return of
+            return pairs
+        return pairs.select("a.k", "b.x", "a.s")
+    return join
 
 
 def using(how: str) -> Callable[[DiffFrame, DiffFrame], DiffFrame]:
@@ -188,47 +188,48 @@ LAST: dict[str, tuple[str, Callable[[DiffFrame], DiffFrame]]] = {
 @st.composite
 def queries(draw: st.DrawFn) -> Query:
     """Two to four steps, more often on the last one's result."""
-    made = [leaf(0), leaf(1)]
+    steps = [leaf(0), leaf(1)]
     for _ in range(draw(st.integers(1, 3))):
-        one = made[-1] if len(made) > 2 else made[0]
+        source = steps[-1] if len(steps) > 2 else steps[0]
         if draw(st.booleans()):
-            sql, of = ONE[draw(st.sampled_from(sorted(ONE)))]
-            made.append(unary(sql, of, one))
+            sql, program = ONE[draw(st.sampled_from(sorted(ONE)))]
+            steps.append(unary(sql, program, source))
         else:
-            sql, of2 = TWO[draw(st.sampled_from(sorted(TWO)))]
-            made.append(binary(sql, of2, one, draw(st.sampled_from(made[:2]))))
+            sql, pair_program = TWO[draw(st.sampled_from(sorted(TWO)))]
+            steps.append(binary(sql, pair_program, source, draw(st.sampled_from(steps[:2]))))
     if draw(st.booleans()):
-        sql, of = LAST[draw(st.sampled_from(sorted(LAST)))]
-        made.append(unary(sql, of, made[-1]))
-    return made[-1]
+        sql, program = LAST[draw(st.sampled_from(sorted(LAST)))]
+        steps.append(unary(sql, program, steps[-1]))
+    return steps[-1]
 
 
-def unary(sql: str, of: Callable[[DiffFrame], DiffFrame], one: Query) -> Query:
-    return Query(sql.format(one.sql), lambda *frames: of(one.of(*frames)))
+def unary(sql: str, program: Callable[[DiffFrame], DiffFrame], source: Query) -> Query:
+    return Query(sql.format(source.sql), lambda *frames: program(source.program(*frames)))
 
 
 def binary(
-    sql: str, of: Callable[[DiffFrame, DiffFrame], DiffFrame], one: Query, other: Query
+    sql: str, program: Callable[[DiffFrame, DiffFrame], DiffFrame], source: Query, other: Query
 ) -> Query:
     return Query(
-        sql.format(one.sql, other.sql), lambda *frames: of(one.of(*frames), other.of(*frames))
+        sql.format(source.sql, other.sql),
+        lambda *frames: program(source.program(*frames), other.program(*frames)),
     )
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[tuple[Any, ...]]]:
-    """For each of some times what changes in both inputs; nothing that is not there is removed."""
-    standing: tuple[Rows, Rows] = ([], [])
+    """The changes of both inputs at each time. Only present records are removed."""
+    present: tuple[Rows, Rows] = ([], [])
     times = []
     for _ in range(draw(st.integers(2, 4))):
         changes: list[tuple[Any, ...]] = []
         for side in (0, 1):
             for record in draw(st.lists(RECORDS, max_size=5)):
-                standing[side].append(record)
+                present[side].append(record)
                 changes.append((side, record, 1))
-            for _ in range(draw(st.integers(0, min(3, len(standing[side]))))):
-                at = draw(st.integers(0, len(standing[side]) - 1))
-                changes.append((side, standing[side].pop(at), -1))
+            for _ in range(draw(st.integers(0, min(3, len(present[side]))))):
+                at = draw(st.integers(0, len(present[side]) - 1))
+                changes.append((side, present[side].pop(at), -1))
         times.append(changes)
     return times
 
@@ -239,46 +240,46 @@ def comparable(value: Any) -> Any:
     return tuple(map(comparable, value)) if isinstance(value, (list, tuple)) else value
 
 
-def answers(sql: str, standing: tuple[Counter, Counter]) -> Counter:
-    """What DuckDB says."""
+def answers(sql: str, present: tuple[Counter, Counter]) -> Counter:
+    """The rows that DuckDB returns."""
     with duckdb.connect() as db:
         for side in (0, 1):
             db.execute(f"create table in{side} (k int, x bigint, s varchar)")
-            rows = list(standing[side].elements())
+            rows = list(present[side].elements())
             if rows:
                 db.executemany(f"insert into in{side} values (?, ?, ?)", rows)
         return Counter(map(comparable, db.execute(sql).fetchall()))
 
 
-def run(spark: Any, query: Query, history: list[list[tuple[Any, ...]]], every: int) -> None:
-    """Step after so many times, and compare at each of them."""
+def run(spark: Any, query: Query, history: list[list[tuple[Any, ...]]], step_times: int) -> None:
+    """Step after every ``step_times`` times, and compare the output at each time."""
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        made = [flow.input(f"in{side}", COLUMNS) for side in (0, 1)]
-        seen: list[tuple[Any, int, int]] = []
-        query.of(made[0][0], made[1][0]).inspect(lambda r, t, d: seen.append((r, t, d)))
-        standing = (Counter(), Counter())
+        inputs = [flow.input(f"in{side}", COLUMNS) for side in (0, 1)]
+        updates: list[tuple[Any, int, int]] = []
+        query.program(inputs[0][0], inputs[1][0]).inspect(lambda r, t, d: updates.append((r, t, d)))
+        present = (Counter(), Counter())
         expected = []
         for time, changes in enumerate(history):
             for side, record, diff in changes:
-                made[side][1].update([(*record, time, diff)])
-                standing[side][record] += diff
-            expected.append(answers(query.sql, standing))
-            for _, session in made:
+                inputs[side][1].update([(*record, time, diff)])
+                present[side][record] += diff
+            expected.append(answers(query.sql, present))
+            for _, session in inputs:
                 session.advance_to(time + 1)
                 session.flush()
-            if (time + 1) % every == 0 or time + 1 == len(history):
+            if (time + 1) % step_times == 0 or time + 1 == len(history):
                 flow.step()
         for time, wanted in enumerate(expected):
-            found: Counter = Counter()
-            for record, at, diff in seen:
-                found[comparable(record)] += diff if at <= time else 0
-            assert {r: n for r, n in found.items() if n} == wanted, f"{query.sql} at {time}"
+            actual: Counter = Counter()
+            for record, at, diff in updates:
+                actual[comparable(record)] += diff if at <= time else 0
+            assert {r: n for r, n in actual.items() if n} == wanted, f"{query.sql} at {time}"
 
 
 @examples(1.5)
-@given(query=queries(), history=histories(), every=st.integers(1, 2))
-def test_random_queries(spark, query, history, every):
-    run(spark, query, history, every)
+@given(query=queries(), history=histories(), step_times=st.integers(1, 2))
+def test_random_queries(spark, query, history, step_times):
+    run(spark, query, history, step_times)
 
 
 CHANGES = [
