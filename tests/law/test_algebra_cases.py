@@ -35,20 +35,20 @@ CASES = json.loads(algebra_cases.FILE.read_text(encoding="utf-8"))
 
 def shapes(value: Any) -> Iterator[Any]:
     """All lists of integers in a case as tuples; times of one coordinate as integers as well."""
-    def made(value: Any, plain: bool) -> Any:
+    def shaped(value: Any, plain: bool) -> Any:
         if isinstance(value, dict):
-            return {name: made(one, plain) for name, one in value.items()}
+            return {name: shaped(part, plain) for name, part in value.items()}
         if not isinstance(value, list):
             return value
-        if value and all(type(one) is int for one in value):
+        if value and all(type(part) is int for part in value):
             return value[0] if plain else tuple(value)
         if len(value) == 2 and type(value[1]) is int:  # a time and its change
-            return made(value[0], plain), value[1]
-        return [made(one, plain) for one in value]
+            return shaped(value[0], plain), value[1]
+        return [shaped(part, plain) for part in value]
 
-    yield made(value, False)
+    yield shaped(value, False)
     if width(value) == 1:
-        yield made(value, True)
+        yield shaped(value, True)
 
 
 def width(value: Any) -> int:
@@ -57,7 +57,7 @@ def width(value: Any) -> int:
         return max(map(width, value.values()), default=0)
     if not isinstance(value, list):
         return 0
-    if value and all(type(one) is int for one in value):
+    if value and all(type(part) is int for part in value):
         return len(value)
     return max(map(width, value), default=0)
 
@@ -107,20 +107,20 @@ def test_frontiers():
 def test_outstanding_times():
     for case in all_of("outstanding"):
         outstanding = OutstandingTimes()
-        for one in case:
-            told = outstanding.update(one["changes"])
-            assert list(outstanding.frontier) == one["frontier"]
-            assert told == [(t, -1) for t in one["gone"]] + [(t, 1) for t in one["come"]]
+        for change in case:
+            moves = outstanding.update(change["changes"])
+            assert list(outstanding.frontier) == change["frontier"]
+            assert moves == [(t, -1) for t in change["gone"]] + [(t, 1) for t in change["come"]]
 
 
 def visited(recorded: list[Coordinate], new: list[Coordinate]) -> set[Time]:
     """All joins of the join closure that have a new time among them, by `times.join`."""
-    found: set[Time] = set(new)
+    joins: set[Time] = set(new)
     while True:
-        more = {join(a, b) for a in found for b in (*recorded, *new)} - found
+        more = {join(a, b) for a in joins for b in (*recorded, *new)} - joins
         if not more:
-            return found
-        found |= more
+            return joins
+        joins |= more
 
 
 def test_closures():

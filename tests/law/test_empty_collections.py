@@ -1,4 +1,4 @@
-"""What has no rows, and what has no columns, is a collection like any other.
+"""A collection without rows or without columns is like any other.
 
     f(no rows)  ==  no rows, in the type that f gives
     n rows without columns  ==  n rows
@@ -51,12 +51,12 @@ STAGES: dict[str, Callable[[DiffFrame], DiffFrame]] = {
 
 def stages(frame: DiffFrame) -> list[Stage]:
     """The linear operators that make a frame of an input."""
-    found: list[Stage] = []
+    chain: list[Stage] = []
     node = frame._node
     while isinstance(node, Linear):
-        found.insert(0, node.stage)
+        chain.insert(0, node.stage)
         (node,) = node.inputs
-    return found
+    return chain
 
 
 def tables_of_no_rows(schema: pa.Schema) -> list[pa.Table]:
@@ -68,15 +68,15 @@ def tables_of_no_rows(schema: pa.Schema) -> list[pa.Table]:
 @pytest.mark.parametrize("name", STAGES)
 def test_of_no_rows_a_stage_makes_none_of_its_type(spark: SparkSession, name: str) -> None:
     frame, _ = Dataflow(spark).input("in", SCHEMA)
-    made = STAGES[name](frame)
+    output = STAGES[name](frame)
     runner = LocalRunner(SparkRunner(spark, TimeType(T.LongType())).evaluate)
     system = [pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64())]
-    after = stages(made.withColumn("z", F.hash(made.columns[1])))
+    after = stages(output.withColumn("z", F.hash(output.columns[1])))
     for table in tables_of_no_rows(pa.schema([*frame._node.schema.arrow(), *system])):
-        found = runner._staged(table, stages(made))
-        assert found.num_rows == 0
-        columns = {field.name: field.type for field in found.schema}
-        assert columns == {f.name: f.type for f in [*made._node.schema.arrow(), *system]}
+        result = runner._staged(table, stages(output))
+        assert result.num_rows == 0
+        columns = {field.name: field.type for field in result.schema}
+        assert columns == {f.name: f.type for f in [*output._node.schema.arrow(), *system]}
         assert runner._staged(table, after).num_rows == 0
 
 
@@ -89,23 +89,23 @@ def test_nothing_left_by_a_filter_goes_through_everything(
         if not isinstance(field.dataType, (T.MapType, T.VariantType))
     ])
     with Dataflow(spark, runner=runner) as flow:
-        given, session = flow.input("in", struct)
-        none = given.where("x > 3")
+        source, session = flow.input("in", struct)
+        none = source.where("x > 3")
         computed = none.withColumn("y", F.hash("x"))
-        kept = [
+        frames = [
             computed.arrange_by_self(),
             computed.union(none.withColumn("y", F.lit(1))).distinct(),
-            given.join(computed.select("x", F.col("c14").alias("other")), "x", "left"),
+            source.join(computed.select("x", F.col("c14").alias("other")), "x", "left"),
             computed.crossJoin(none.select("x").toDF("z").hint("broadcast")),
             computed.groupBy("c14", "c15").count(),
         ]
-        for frame in kept:
+        for frame in frames:
             frame.keep()
         session.insert([(1, *[None] * (len(struct) - 1))])
         session.advance_to(1)
         session.flush()
         flow.step()
-        assert [frame.at(0).count() for frame in kept] == [0, 0, 1, 0, 0]
+        assert [frame.at(0).count() for frame in frames] == [0, 0, 1, 0, 0]
 
 
 NO_COLUMNS = T.StructType([])
@@ -115,7 +115,7 @@ NO_COLUMNS = T.StructType([])
 def test_rows_without_columns_are_counted_however_they_come(
     spark: SparkSession, runner: str
 ) -> None:
-    given = [
+    batches = [
         [()] * 3,
         [Row()] * 2,
         pa.table({"gone": [1] * 5}).select([]),
@@ -131,7 +131,7 @@ def test_rows_without_columns_are_counted_however_they_come(
         ]
         for frame in frames:
             frame.keep()
-        for data in given:
+        for data in batches:
             session.insert(data)
         session.remove([()] * 2)
         session.advance_to(1)
@@ -178,7 +178,7 @@ def test_a_nested_column_without_chunks(spark, kind):
 
 
 def test_no_row_is_left_of_what_several_operators_read(spark):
-    """Spark evaluates it once, and that leaves nothing to be read: neither at first nor later."""
+    """Spark evaluates the shared rows once; the first and the last step have none."""
     with Dataflow(spark, runner="spark", buckets=2) as flow:
         rows, session = flow.input("rows", "k long, v long")
         few = rows.where("sqrt(v) < 2")
@@ -187,5 +187,5 @@ def test_no_row_is_left_of_what_several_operators_read(spark):
         for time, value in enumerate((5, 1, 6)):
             session.insert([(time, value)])
             flow.advance_to(time + 1)
-            found = [list(map(tuple, frame.at().collect())) for frame in (counts, distinct, both)]
-            assert found == ([[(1, 1)], [(1, 1)], [(1, 1, 1)]] if time else [[], [], []])
+            actual = [list(map(tuple, frame.at().collect())) for frame in (counts, distinct, both)]
+            assert actual == ([[(1, 1)], [(1, 1)], [(1, 1, 1)]] if time else [[], [], []])

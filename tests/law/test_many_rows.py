@@ -1,9 +1,9 @@
-"""The law where there are many rows, whose keys and texts are anything, with DuckDB as the oracle.
+"""The law for many rows with random keys and texts, with DuckDB as the oracle.
 
     at every step:  the output at its end  =  the query over the inputs at its end, as multisets
 
-Kernels treat many rows in other ways than few: in tables, partitions and threads. What the random
-programs of other files show of these with few rows is shown here with as many as it takes.
+Kernels process many rows in tables, partitions and threads. The random programs of other files have
+few rows, and these queries have enough for all three.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from pyspark_diff import Dataflow, DiffFrame, graphs
 
-#: Rows of a step, of which some go again in the next, and how many keys and texts they have.
+#: The rows of a step (the next one removes some), and the numbers of their keys and texts.
 ROWS, KEYS, TEXTS = 120_000, 30_000, 5_000
 STEPS = 3
 
@@ -27,57 +27,59 @@ Query = Callable[[DiffFrame, DiffFrame], DiffFrame]
 FAR = "{} % 20000 * 400000000000000"
 EDGES = "select distinct k % 4000 a, x % 4000 b from one"
 QUERIES: dict[str, tuple[Query, str]] = {
-    "count": (lambda one, two: one.select("k").count(), "select k, count(*) from one group by k"),
+    "count": (
+        lambda left, right: left.select("k").count(), "select k, count(*) from one group by k"
+    ),
     "count of pairs": (
-        lambda one, two: one.select("k", "x").count(),
+        lambda left, right: left.select("k", "x").count(),
         "select k, x, count(*) from one group by k, x",
     ),
     "count of texts": (
-        lambda one, two: one.select("s").count(), "select s, count(*) from one group by s"
+        lambda left, right: left.select("s").count(), "select s, count(*) from one group by s"
     ),
-    "distinct": (lambda one, two: one.distinct(), "select distinct k, x, s from one"),
+    "distinct": (lambda left, right: left.distinct(), "select distinct k, x, s from one"),
     "difference": (
-        lambda one, two: one.select("k").exceptAll(two.select("k")),
+        lambda left, right: left.select("k").exceptAll(right.select("k")),
         "select k from one except all select k from two",
     ),
     "groups": (
-        lambda one, two: one.groupBy("k").agg(
+        lambda left, right: left.groupBy("k").agg(
             F.sum("x"), F.min("x"), F.max("s"), F.countDistinct("x"), F.count("*")
         ),
         "select k, sum(x)::bigint, min(x), max(s), count(distinct x), count(*) from one group by k",
     ),
     "groups by text": (
-        lambda one, two: one.groupBy("s").agg(F.sum("x"), F.max("k")),
+        lambda left, right: left.groupBy("s").agg(F.sum("x"), F.max("k")),
         "select s, sum(x)::bigint, max(k) from one group by s",
     ),
     "first": (
-        lambda one, two: one.top_k(2, [F.col("x").desc(), "s"], per="k"),
+        lambda left, right: left.top_k(2, [F.col("x").desc(), "s"], per="k"),
         "select k, x, s from (select *, row_number() over (partition by k order by x desc, s) n "
         "from one) where n <= 2",
     ),
     "join": (
-        lambda one, two: one.join(two, "k"), "select k, x, s, y from one join two using (k)"
+        lambda left, right: left.join(right, "k"), "select k, x, s, y from one join two using (k)"
     ),
     "left join": (
-        lambda one, two: one.join(two, "k", "left"),
+        lambda left, right: left.join(right, "k", "left"),
         "select k, x, s, y from one left join two using (k)",
     ),
     "without": (
-        lambda one, two: one.join(two, "k", "left_anti"),
+        lambda left, right: left.join(right, "k", "left_anti"),
         "select k, x, s from one where k not in (select k from two)",
     ),
     "reached": (
-        lambda one, two: graphs.reachability(
-            one.select(F.expr("k % 4000 src"), F.expr("x % 4000 dst")),
-            one.select(F.expr("k % 4000 node")).where("node = 77"),
+        lambda left, right: graphs.reachability(
+            left.select(F.expr("k % 4000 src"), F.expr("x % 4000 dst")),
+            left.select(F.expr("k % 4000 node")).where("node = 77"),
         ),
         f"with recursive e as ({EDGES}), reached as (select distinct k % 4000 node from one where "
         "k % 4000 = 77 union select b from e join reached on a = node) select * from reached",
     ),
     "distances": (
-        lambda one, two: graphs.bfs(
-            one.select(F.expr(f"{FAR.format('k')} src"), F.expr(f"{FAR.format('x')} dst")),
-            two.where("k % 999 = 0").select(F.expr(f"{FAR.format('k')} node")),
+        lambda left, right: graphs.bfs(
+            left.select(F.expr(f"{FAR.format('k')} src"), F.expr(f"{FAR.format('x')} dst")),
+            right.where("k % 999 = 0").select(F.expr(f"{FAR.format('k')} node")),
         ),
         f"with recursive far as (select distinct {FAR.format('k')} node, 0::bigint d from two "
         f"where k % 999 = 0 union select {FAR.format('x')}, d + 1 from one join far "
@@ -87,7 +89,7 @@ QUERIES: dict[str, tuple[Query, str]] = {
 
 
 class History:
-    """Update rows step by step, and the inputs as they stand. It holds state: both."""
+    """The updates of each step, and the current rows of both inputs as state."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(4)
@@ -109,8 +111,8 @@ class History:
         return pa.table({"k": self._keys[key], "y": y * self._random.integers(0, 2, rows)})
 
     def step(self, at: int) -> list[pa.Table]:
-        """The updates of one time, for each of the inputs."""
-        found = []
+        """The updates of one step, for each input."""
+        tables = []
         for name, come in (("one", self._some_of_one(ROWS)), ("two", self._some_of_two(KEYS // 2))):
             there = getattr(self, name)
             goes = self._random.random(there.num_rows) < 0.3
@@ -121,8 +123,8 @@ class History:
             times = np.where(self._random.random(both.num_rows) < 0.7, 2 * at, 2 * at + 1)
             diffs = np.repeat([-1, 1], [gone.num_rows, come.num_rows])
             both = both.append_column("time", pa.array(times))
-            found.append(both.append_column("diff", pa.array(diffs)))
-        return found
+            tables.append(both.append_column("diff", pa.array(diffs)))
+        return tables
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -130,11 +132,11 @@ def test_against_duckdb(spark, name):
     query, sql = QUERIES[name]
     history, shown = History(), []
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        one, one_in = flow.input("one", "k long, x long, s string")
-        two, two_in = flow.input("two", "k long, y long")
-        probe = query(one, two).inspect(shown.append, by_table=True).probe()
+        left, left_in = flow.input("one", "k long, x long, s string")
+        right, right_in = flow.input("two", "k long, y long")
+        probe = query(left, right).inspect(shown.append, by_table=True).probe()
         for at in range(STEPS):
-            for session, updates in zip((one_in, two_in), history.step(at)):
+            for session, updates in zip((left_in, right_in), history.step(at)):
                 session.update(updates)
                 session.advance_to(2 * at + 2)
                 session.flush()
@@ -153,10 +155,10 @@ def check(history: History, shown: list[pa.Table], sql: str) -> None:
     columns = [f"c{n}" for n in range(count)]
     names = ", ".join(columns)
     shown_as = ", ".join([*columns, "time", "diff"])
-    found = database.sql(
+    differences = database.sql(
         f"with u({shown_as}) as (from updates), e({names}) as ({sql}), both_of as ("
         f"select {names}, diff from u union all select {names}, -1 from e) "
         f"select {names}, sum(diff) from both_of group by {names} having sum(diff) <> 0 limit 5"
     ).fetchall()
-    assert not found
+    assert not differences
     assert database.sql(f"select count(*) > 100 from ({sql})").fetchall() == [(True,)]
