@@ -70,11 +70,11 @@ def refuse_tables(tables):
 
 
 def moody(key, values):
-    found = sum(value for (value,), _ in values)
-    if found < 0:
+    total = sum(value for (value,), _ in values)
+    if total < 0:
         COUNTED["calls"] += 1
-        found -= COUNTED["calls"]
-    return [(found,)]
+        total -= COUNTED["calls"]
+    return [(total,)]
 
 
 def refusing_value(value):
@@ -213,8 +213,8 @@ def opened(spark, case, runner, path=None, **options):
     def program(flow):
         frame, session = flow.input("rows", case.schema, **case.options)
         sessions.append(session)
-        made = flow.sql(case.build) if isinstance(case.build, str) else case.build(frame)
-        made.keep("o")
+        output = flow.sql(case.build) if isinstance(case.build, str) else case.build(frame)
+        output.keep("o")
 
     options = {"runner": runner, "buckets": 2, **options}
     if path is not None:
@@ -226,7 +226,7 @@ def opened(spark, case, runner, path=None, **options):
         yield flow, sessions[-1]
 
 
-def put(session, changes):
+def send(session, changes):
     for method, rows in changes:
         getattr(session, method)(rows)
 
@@ -239,25 +239,25 @@ def check(spark, name, runner, path=None):
     case = CASES[name]
     start = "upsert" if "key" in case.options else "insert"
     with opened(spark, case, "local") as (flow, session):
-        put(session, [(start, case.good)])
+        send(session, [(start, case.good)])
         flow.advance_to(1)
         if start == "upsert" and case.fix[0][0] != "remove":
-            put(session, case.fix)
+            send(session, case.fix)
         flow.advance_to(2)
         expected = rows_of(flow)
     with opened(spark, case, runner, path) as (flow, session):
-        put(session, [(start, case.good)])
+        send(session, [(start, case.good)])
         flow.advance_to(1)
         before = rows_of(flow)
-        put(session, case.bad)
+        send(session, case.bad)
         for _ in range(2):
             with pytest.raises(case.error):
                 flow.advance_to(2)
             assert rows_of(flow) == before
-        put(session, case.fix)
+        send(session, case.fix)
         assert flow.advance_to(4)
         assert rows_of(flow) == expected
-        put(session, [(start, case.good[:1])] if start == "upsert" else [])
+        send(session, [(start, case.good[:1])] if start == "upsert" else [])
         flow.advance_to(5)
     if path is not None:
         with opened(spark, case, runner, path) as (flow, session):
@@ -267,7 +267,7 @@ def check(spark, name, runner, path=None):
 #: The cases of each default run.
 FEW = ("negative cycle", "reduce in a loop", "division by zero", "negative multiplicity",
        "scalar subquery", "inserted key")
-#: An operator whose function may look at times: no time is changed, so what fails is dropped.
+#: An operator whose function may look at times: its failed rows need discard().
 LOOKING = "mapInPandas"
 
 
@@ -301,13 +301,13 @@ def test_corrections_of_the_same_time(spark, name):
     if "key" in case.options or name in ("no determinism", "negative multiplicity"):
         return
     with opened(spark, case, "local", keep_history=True) as (flow, session):
-        put(session, [("insert", case.good), *case.bad, *case.fix])
+        send(session, [("insert", case.good), *case.bad, *case.fix])
         flow.advance_to(1)
-        found = rows_of(flow)
+        expected = rows_of(flow)
     with opened(spark, case, "local") as (flow, session):
-        put(session, [("insert", case.good)])
+        send(session, [("insert", case.good)])
         flow.advance_to(1)
-        assert rows_of(flow) == found
+        assert rows_of(flow) == expected
 
 
 @pytest.mark.parametrize("name, options", [
@@ -318,13 +318,13 @@ def test_corrections_of_the_same_time(spark, name):
 def test_a_time_that_stays_readable_has_no_correction(spark, name, options):
     case = CASES[name]
     with opened(spark, case, "local", **options) as (flow, session):
-        put(session, [("insert", case.good)])
+        send(session, [("insert", case.good)])
         flow.advance_to(1)
         before = rows_of(flow)
-        put(session, case.bad)
+        send(session, case.bad)
         with pytest.raises(case.error) as first:
             flow.advance_to(2)
-        put(session, case.fix)
+        send(session, case.fix)
         with pytest.raises(case.error) as second:
             flow.advance_to(3)
         for error in first, second:
@@ -339,19 +339,19 @@ def test_a_later_time_of_the_same_step_is_no_correction(spark):
     """The first step refuses the earlier time, and each later step takes the last time only."""
     case = CASES["division by zero"]
     with opened(spark, case, "local") as (flow, session):
-        put(session, [("insert", case.good)])
+        send(session, [("insert", case.good)])
         flow.advance_to(1)
-        put(session, case.bad)
+        send(session, case.bad)
         session.advance_to(2)
-        put(session, case.fix)
+        send(session, case.fix)
         with pytest.raises(case.error, match="input 'rows' at time 1: "):
             flow.advance_to(3)
         flow.advance_to(4)
-        found = rows_of(flow)
+        expected = rows_of(flow)
     with opened(spark, case, "local") as (flow, session):
-        put(session, [("insert", case.good)])
+        send(session, [("insert", case.good)])
         flow.advance_to(1)
-        assert rows_of(flow) == found
+        assert rows_of(flow) == expected
 
 
 def refusing_sum(key, values):
@@ -410,11 +410,11 @@ def test_a_hold_keeps_its_times_apart(spark):
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_rows_that_wait_for_another_input_are_corrected(spark, runner):
-    seen = []
+    updates = []
     with Dataflow(spark, buckets=2, runner=runner) as flow:
         (a, a_in), (b, b_in) = (flow.input(name, "k long, v long") for name in "ab")
         a.union(b).reduce(refusing, "made long", "k").keep("o")
-        a.inspect(lambda row, time, diff: seen.append((tuple(row), diff)))
+        a.inspect(lambda row, time, diff: updates.append((tuple(row), diff)))
         a_in.insert([(1, 1), (2, -2)])
         a_in.advance_to(2)
         a_in.flush()
@@ -426,7 +426,7 @@ def test_rows_that_wait_for_another_input_are_corrected(spark, runner):
         flow.advance_to(4)
         assert rows_of(flow) == {(1, 6): 1}
         total = Counter()
-        for row, diff in seen:
+        for row, diff in updates:
             total[row] += diff
         assert +total == {(1, 1): 1}
         b_in.remove([(1, 5)])

@@ -69,7 +69,7 @@ def a_time(shape: str) -> st.SearchStrategy[Time]:
     return st.sampled_from(GRIDS[shape])
 
 
-#: Of two loops, as most are.
+#: A coordinate inside two loops.
 a_coordinate = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 
@@ -130,7 +130,7 @@ def test_the_time_without_coordinates_is_a_time() -> None:
     assert Antichain([(), ()]).elements == ((),)
 
 
-# What is not a time, and what does not compare
+# Values that are no times, and times that do not compare
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
@@ -327,11 +327,11 @@ def advance(times: list[int], frontier: Antichain) -> list[int]:
 @examples
 @given(a_moment, a_moment)
 def test_an_advanced_time_is_the_largest_that_compares_alike(t: int, f: int) -> None:
-    readers = range(f, MOST + 1)  # what is beyond the frontier
+    readers = range(f, MOST + 1)  # the times beyond the frontier
     view = [t <= u for u in readers]
-    alike = [s for s in range(LEAST, MOST + 1) if [s <= u for u in readers] == view]
-    assert advance([t], Antichain([f])) == [max(alike)]
-    assert set(advance(alike, Antichain([f]))) == {max(alike)}
+    same_view = [s for s in range(LEAST, MOST + 1) if [s <= u for u in readers] == view]
+    assert advance([t], Antichain([f])) == [max(same_view)]
+    assert set(advance(same_view, Antichain([f]))) == {max(same_view)}
 
 
 @examples

@@ -97,17 +97,17 @@ def check_rows(spark, name):
     schema, rows, expected = ROWS[name]
     with Dataflow(spark, runner="local") as flow:
         if isinstance(expected, str):
-            with pytest.raises(DiffError) as told:
-                kept, session = flow.input("rows", schema)
-                kept.keep()
+            with pytest.raises(DiffError) as caught:
+                frame, session = flow.input("rows", schema)
+                frame.keep()
                 session.insert(rows)
-            assert expected in str(told.value)
+            assert expected in str(caught.value)
             return
-        kept, session = flow.input("rows", schema)
-        kept.keep()
+        frame, session = flow.input("rows", schema)
+        frame.keep()
         session.insert(rows)
         flow.advance_to(1)
-        assert sorted(map(tuple, kept.at().collect())) == expected
+        assert sorted(map(tuple, frame.at().collect())) == expected
 
 
 @pytest.fixture(scope="module")
@@ -149,17 +149,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_odd_calls_are_refused(spark, n, name):
     call, part = REFUSED[name]
-    with pytest.raises(Exception) as told:
+    with pytest.raises(Exception) as caught:
         call(n, local_frame(spark, [(1, 7)], "k int, w int"))
-    assert part in str(told.value)
+    assert part in str(caught.value)
 
 
 def test_functions_of_arrays_see_columns(n):
-    found = n.select(
+    output = n.select(
         F.transform(F.array(n["k"], n["v"]), lambda x: x + n["k"]).alias("sums"),
         F.filter(F.array("k", "v"), lambda x: x > 5).alias("large"),
     )
-    assert sorted(found.at(0).collect()) == [([2, 11], [10]), ([4, 22], [20])]
+    assert sorted(output.at(0).collect()) == [([2, 11], [10]), ([4, 22], [20])]
 
 
 def test_a_cell_that_runs_twice(spark):
@@ -194,8 +194,8 @@ def test_threads_and_dataflows_in_dataflows(spark):
         for thread in threads:
             thread.join()
         outer.advance_to(1)
-        more, given = inner.input("rows", PAIR)
-        given.insert(rows.at())
+        more, feed = inner.input("rows", PAIR)
+        feed.insert(rows.at())
         more.keep()
         inner.advance_to(1)
         assert more.at().count() == rows.at().count() == 20
@@ -214,8 +214,8 @@ def test_dates_after_the_last_one_of_python(spark, runner):
         feed.insert(spark.sql("SELECT DATE'9999-12-31', TIMESTAMP_NTZ'9999-12-31 00:00:00' "
                               "UNION ALL SELECT DATE'2024-01-31', NULL").toDF("d", "t"))
         flow.advance_to(1)
-        found = flow["later"].at().selectExpr(*(f"CAST(_{i} AS STRING)" for i in range(3)))
-        assert sorted(map(tuple, found.collect())) == [
+        output = flow["later"].at().selectExpr(*(f"CAST(_{i} AS STRING)" for i in range(3)))
+        assert sorted(map(tuple, output.collect())) == [
             ("+10000-02-09", "+10000-01-31", "+10000-01-02 00:00:00"),
             ("2024-03-11", "2024-02-29", None),
         ]
