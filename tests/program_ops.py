@@ -1,6 +1,4 @@
-"""The operators of random programs that group, join and order: how the library is given them, and
-how they are drawn.
-"""
+"""The operators of random programs that group, join and order: their calls and their strategies."""
 
 from __future__ import annotations
 
@@ -56,18 +54,18 @@ def col(name: str, alias: str = "") -> Column:
 # In terms of the library.
 
 
-def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
-    """Apply an operator of this module; return None for any other."""
+def apply_op(op: Op, frames: list[DiffFrame], schema: Columns) -> DiffFrame | None:
+    """Apply an operator of this module to its inputs. Returns None for any other operator."""
     name, args = op.name, op.args
     if guard(op):
-        of = [frame.threshold(THRESHOLDS[str(guard(op))]) for frame in of]
-    first = of[0]
+        frames = [frame.threshold(THRESHOLDS[str(guard(op))]) for frame in frames]
+    first = frames[0]
     if name == "join":
-        return _join(first, of[1], *args)
+        return _join(first, frames[1], *args)
     if name == "join_on":
-        return _join_on(first, of[1], *args)
+        return _join_on(first, frames[1], *args)
     if name == "crossJoin":
-        return first.crossJoin(_renamed(first, of[1], ()).hint("broadcast"))
+        return first.crossJoin(_renamed(first, frames[1], ()).hint("broadcast"))
     if name == "groupBy":
         keys, aggregates, empty = args
         columns = [aggregate(f, *map(col, cs)).alias(as_name) for f, cs, as_name in aggregates]
@@ -80,24 +78,24 @@ def apply_op(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame | None:
     if name == "window":
         function, column, by, per, made_as, most = args
         over = window(function, col(column), [ordering(*b) for b in by], [col(n) for n in per])
-        made = first.withColumn(made_as, over)
-        return made if most is None else made.where(col(made_as) <= most)
+        windowed = first.withColumn(made_as, over)
+        return windowed if most is None else windowed.where(col(made_as) <= most)
     if name == "reduce":
         function, key = args
-        return first.reduce(REDUCES[function], ddl(made[len(key):]), list(key))
+        return first.reduce(REDUCES[function], ddl(schema[len(key):]), list(key))
     if name == "asof":
         here, there, key, *_ = args
-        return _asof(first, of[1], here, there, key, *args[3:])
+        return _asof(first, frames[1], here, there, key, *args[3:])
     if name == "cogroup":
         function, key = args
-        groups = [frame.groupBy(*map(quoted, key)) for frame in of]
-        return groups[0].cogroup(groups[1]).reduce(COGROUPS[function], ddl(made[len(key):]))
+        groups = [frame.groupBy(*map(quoted, key)) for frame in frames]
+        return groups[0].cogroup(groups[1]).reduce(COGROUPS[function], ddl(schema[len(key):]))
     if name == "dropDuplicates":
         subset, order = args
         by = [ordering(*b) for b in order]
         return first.dropDuplicates(list(subset) or None, order=by or None)
     if name in (*SETS, "weighted", "arrange_by_key"):
-        return getattr(first, name)(*of[1:], *args)
+        return getattr(first, name)(*frames[1:], *args)
     return None
 
 
@@ -135,19 +133,19 @@ def ordering(name: str, ascending: bool) -> Column:
 
 def _renamed(left: DiffFrame, right: DiffFrame, using: tuple[str, ...]) -> DiffFrame:
     """The right side without names of the left one."""
-    found, names = list(left.columns), []
+    used, names = list(left.columns), []
     for name in right.columns:
         if name not in using:
-            found.append(free(name, found))
-        names.append(name if name in using else found[-1])
+            used.append(free(name, used))
+        names.append(name if name in using else used[-1])
     # All at once: a new name may be that of another one of its columns.
     return right if names == right.columns else right.toDF(*names)
 
 
 def _join(left: DiffFrame, right: DiffFrame, using: tuple[str, ...], how: str) -> DiffFrame:
     if how in ("semijoin", "antijoin"):
-        every = set(using) == set(right.columns)
-        return getattr(left, how)(right, None if every else list(using))
+        all_columns = set(using) == set(right.columns)
+        return getattr(left, how)(right, None if all_columns else list(using))
     return left.join(_renamed(left, right, using), list(using), how)
 
 
@@ -193,16 +191,16 @@ def _join_on(
     condition = on[0]
     for more in on[1:]:
         condition = condition & more
-    found = left.alias("l").join(right.alias("r"), condition, how)
+    joined = left.alias("l").join(right.alias("r"), condition, how)
     if how in HALVES:
-        return found
-    assert found.columns == [*left.columns, *right.columns]
+        return joined
+    assert joined.columns == [*left.columns, *right.columns]
     names = list(left.columns)
     columns = [col(name, "l") for name in names]
     for name in right.columns:
         names.append(free(name, names))
         columns.append(col(name, "r").alias(names[-1]))
-    return found.select(*columns)
+    return joined.select(*columns)
 
 
 # Random ones.
@@ -216,10 +214,10 @@ def multiplies(program: Program) -> int:
 
 
 @st.composite
-def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | None:
+def relational(draw: st.DrawFn, program: Program, node: int, whole: bool) -> Op | None:
     """Draw an operator of this module on a node of a program; None if none fits."""
     columns = columns_of(program)
-    there, names = columns[of], [name for name, _ in columns[of]]
+    there, names = columns[node], [name for name, _ in columns[node]]
     few = multiplies(program) < 2
     kinds = ["groupBy"] * 3 + ["top_k", "top_k", *SETS]
     if names:
@@ -233,18 +231,18 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         return None
     name = draw(st.sampled_from(kinds))
     if name == "groupBy":
-        return draw(_group_by(of, there, whole))
+        return draw(_group_by(node, there, whole))
     if name in ("top_k", "dropDuplicates"):
         some = st.sets(st.sampled_from(names), max_size=2) if names else st.just(set())
         by = [(n, draw(st.booleans())) for n in draw(st.permutations(sorted(draw(some))))]
         key = tuple(sorted(draw(some)))
         if name == "dropDuplicates":
-            return Op(name, (of,), (key, tuple(by)))
+            return Op(name, (node,), (key, tuple(by)))
         number = draw(st.sampled_from([None, None, "row_number", "rank", "dense_rank"]))
         if not by and names:
             by = [(names[0], False)]
         number = None if number in names or not by else number
-        return Op(name, (of,), (draw(st.integers(1, 3)), tuple(by), key, number)) if by else None
+        return Op(name, (node,), (draw(st.integers(1, 3)), tuple(by), key, number)) if by else None
     if name == "window":
         column = draw(st.sampled_from(names))
         whole_numbers = dict(there)[column] == "int"
@@ -258,24 +256,24 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         # A rank may be limited to the first places.
         first = function in ("row_number", "rank", "dense_rank") and draw(st.booleans())
         most = draw(st.integers(1, 3)) if first else None
-        return Op(name, (of,), (function, column, by, per, free("w", names), most))
+        return Op(name, (node,), (function, column, by, per, free("w", names), most))
     if name == "reduce":
         key = tuple(n for n in names if draw(st.booleans()))
         functions = sorted(REDUCES) if len(key) < len(names) else sorted({*REDUCES} - {"ends"})
-        return Op(name, (of,), (draw(st.sampled_from(functions)), key)) if key else None
+        return Op(name, (node,), (draw(st.sampled_from(functions)), key)) if key else None
     if name == "arrange_by_key":
-        return Op(name, (of,), tuple(draw(st.permutations(names)))[: draw(st.integers(1, 2))])
+        return Op(name, (node,), tuple(draw(st.permutations(names)))[: draw(st.integers(1, 2))])
     if name == "weighted":
-        return Op(name, (of,), (draw(st.sampled_from([n for n, k in there if k == "int"])),))
-    others = [i for i in range(len(columns)) if i != of] + [of]
+        return Op(name, (node,), (draw(st.sampled_from([n for n, k in there if k == "int"])),))
+    others = [i for i in range(len(columns)) if i != node] + [node]
     if name in SETS:
         kinds = [kind for _, kind in there]
-        alike = [i for i in others if [kind for _, kind in columns[i]] == kinds]
-        return Op(name, (of, draw(st.sampled_from(alike)))) if names else None
+        candidates = [i for i in others if [kind for _, kind in columns[i]] == kinds]
+        return Op(name, (node, draw(st.sampled_from(candidates)))) if names else None
     if name == "crossJoin":
-        return Op(name, (of, draw(st.sampled_from(others))))
+        return Op(name, (node, draw(st.sampled_from(others))))
     if name in ("asof", "cogroup"):
-        return draw(_side_by_side(name, of, columns, others))
+        return draw(_side_by_side(name, node, columns, others))
     hows = st.sampled_from(HOWS if few else ("left_semi", "left_anti"))
     if name == "join":
         common = [i for i in others if set(columns[i]) & set(there)]
@@ -285,7 +283,7 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         how = draw(hows)
         if how in ("left_semi", "left_anti") and draw(st.booleans()):
             how = {"left_semi": "semijoin", "left_anti": "antijoin"}[how]
-        return Op(name, (of, other), (key, how))
+        return Op(name, (node, other), (key, how))
     pairs = {
         i: [(a, b) for a, k in there for b, m in columns[i] if comparable(k, m)] for i in others
     }
@@ -305,21 +303,21 @@ def relational(draw: st.DrawFn, program: Program, of: int, whole: bool) -> Op | 
         residual = draw(st.sampled_from([residual, residual, ("not null", names[-1], "")]))
         on = on or ([(a, b)] if residual[0] == "not null" else [])
     null_safe = draw(st.sampled_from([False, False, True]))
-    return Op("join_on", (of, other), (tuple(on), null_safe, residual, draw(hows)))
+    return Op("join_on", (node, other), (tuple(on), null_safe, residual, draw(hows)))
 
 
 @st.composite
 def _side_by_side(
-    draw: st.DrawFn, name: str, of: int, columns: list[Columns], others: list[int]
+    draw: st.DrawFn, name: str, node: int, columns: list[Columns], others: list[int]
 ) -> Op | None:
     """An as-of join or a cogroup with one of the others, by columns that both have."""
-    there = columns[of]
+    there = columns[node]
     if name == "cogroup":
-        alike = [i for i in others if set(columns[i]) & set(there)]
-        other = draw(st.sampled_from(alike))
+        candidates = [i for i in others if set(columns[i]) & set(there)]
+        other = draw(st.sampled_from(candidates))
         both = sorted(n for n, _ in set(columns[other]) & set(there))
         key = tuple(draw(st.permutations(both)))[: draw(st.integers(1, 2))]
-        return Op(name, (of, other), (draw(st.sampled_from(sorted(COGROUPS))), key))
+        return Op(name, (node, other), (draw(st.sampled_from(sorted(COGROUPS))), key))
     places = [
         (i, a, b) for i in others for a, kind in there for b, k in columns[i]
         if kind == k and kind in ("int", "bigint")
@@ -331,19 +329,19 @@ def _side_by_side(
         n for n, _ in set(columns[other]) & set(there) if n not in (here, place)
     )
     key = tuple(draw(st.permutations(both)))[: draw(st.integers(0, 2))]
-    return Op(name, (of, other), (
+    return Op(name, (node, other), (
         here, place, key, draw(st.sampled_from(["backward", "forward", "nearest"])),
         draw(st.booleans()), draw(st.sampled_from([None, None, 0, 2])),
         draw(st.sampled_from(["left", "inner"])),
     ))
 
 
-def comparable(one: str, other: str) -> bool:
-    return one == other or {one, other} == {"int", "bigint"}
+def comparable(kind: str, other: str) -> bool:
+    return kind == other or {kind, other} == {"int", "bigint"}
 
 
 @st.composite
-def _group_by(draw: st.DrawFn, of: int, there: Columns, whole: bool) -> Op:
+def _group_by(draw: st.DrawFn, node: int, there: Columns, whole: bool) -> Op:
     kinds = dict(there)
     names = list(kinds)
     keys = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=2)))) if names else ()
@@ -364,7 +362,7 @@ def _group_by(draw: st.DrawFn, of: int, there: Columns, whole: bool) -> Op:
             columns = (column, draw(st.sampled_from(names)))
         if function == "count" and draw(st.booleans()):
             columns = ()
-        taken = [*keys, *(n for _, _, n in aggregates)]
-        aggregates.append((function, columns, free("efg"[number], taken)))
+        used = [*keys, *(n for _, _, n in aggregates)]
+        aggregates.append((function, columns, free("efg"[number], used)))
     empty = not keys and not whole and draw(st.booleans())
-    return Op("groupBy", (of,), (keys, tuple(aggregates), empty))
+    return Op("groupBy", (node,), (keys, tuple(aggregates), empty))

@@ -74,44 +74,44 @@ def build(program: Program, frames: list[DiffFrame]) -> list[DiffFrame]:
     for op in program.ops:
         nodes.append(apply(op, [nodes[i] for i in op.of], columns[len(nodes)]))
     for node, expected in zip(nodes, columns):
-        found = tuple((f.name, f.dataType.simpleString()) for f in node.schema.fields)
-        assert found == expected
+        actual = tuple((f.name, f.dataType.simpleString()) for f in node.schema.fields)
+        assert actual == expected
     return nodes
 
 
-def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
+def apply(op: Op, frames: list[DiffFrame], schema: Columns) -> DiffFrame:
     """One operator of the library."""
-    first, args = of[0], op.args
+    first, args = frames[0], op.args
     if op.name == "pick":
         return first.select(*args)
     if op.name == "rename":
         return first.withColumnRenamed(*args)
     if op.name == "where":
         condition, column, than = args
-        found = F.col(quoted(column))
+        operand = F.col(quoted(column))
         return first.where({
-            "null": found.isNull(),
+            "null": operand.isNull(),
             "not null": f"{quoted(column)} is not null",
-            "equal": found == F.lit(than),
-            "less": found < F.lit(than),
+            "equal": operand == F.lit(than),
+            "less": operand < F.lit(than),
         }[condition])
     if op.name in ("withColumn", "select"):
         name, expression, column = args
-        found = F.col(quoted(column))
+        operand = F.col(quoted(column))
         value = {
-            "copy": lambda: found,
+            "copy": lambda: operand,
             "seven": lambda: F.lit(7),
-            "is null": lambda: found.isNull(),
-            "low bit": lambda: found.bitwiseAND(1),
-            "suffix": lambda: F.concat(found, F.lit("x")),
+            "is null": lambda: operand.isNull(),
+            "low bit": lambda: operand.bitwiseAND(1),
+            "suffix": lambda: F.concat(operand, F.lit("x")),
         }[expression]()
         if op.name == "withColumn":
             return first.withColumn(name, value)
         return first.select("*", value.alias(name))
     if op.name == "flat_map":
-        return first.flat_map(FLAT_MAPS[args[0]], ddl(made))
+        return first.flat_map(FLAT_MAPS[args[0]], ddl(schema))
     if op.name == "map_in_pandas":
-        return first.map_in_pandas(IN_PANDAS[args[0]], ddl(made))
+        return first.map_in_pandas(IN_PANDAS[args[0]], ddl(schema))
     if op.name == "transform":
         return first.transform({
             "twice": lambda frame: frame.withColumn("diff", F.col("diff") * 2),
@@ -125,35 +125,35 @@ def apply(op: Op, of: list[DiffFrame], made: Columns) -> DiffFrame:
     if op.name == "threshold":
         return first.threshold(THRESHOLDS[args[0]])
     if op.name == "iterate":
-        return iterated(op, of)
+        return iterated(op, frames)
     if op.name == "inspect":
         return first.inspect(lambda *_: None)
     if op.name == "plain":
         kinds = [(field.name, arrow_type(field.dataType)) for field in first.schema]
         table = pa.table([pa.nulls(args[0], kind) for _, kind in kinds], schema=pa.schema(kinds))
         return first.union(table)
-    found = apply_op(op, of, made)
-    if found is not None:
-        return found
+    output = apply_op(op, frames, schema)
+    if output is not None:
+        return output
     # All other operators have the library's names, and collections or column names as arguments.
-    return getattr(first, op.name)(*of[1:], *args)
+    return getattr(first, op.name)(*frames[1:], *args)
 
 
-def iterated(op: Op, of: list[DiffFrame]) -> DiffFrame:
+def iterated(op: Op, frames: list[DiffFrame]) -> DiffFrame:
     """A loop whose body is a program; its other inputs do not change."""
     times, style, body = op.args
 
     def turn(now: DiffFrame) -> DiffFrame:
-        others = [entering(other) for other in of[1:]] if style == "entering" else of[1:]
+        others = [entering(other) for other in frames[1:]] if style == "entering" else frames[1:]
         return build(body, [now, *others])[body.outputs[-1]]
 
     if style != "variables":
-        return of[0].iterate(turn, max_iterations=times, on_limit="return")
+        return frames[0].iterate(turn, max_iterations=times, on_limit="return")
     with Loop(times, "return") as loop:
-        # Two variables that are the same at all times, each made of the other.
-        one, two = loop.variable(of[0]), loop.variable(of[0])
-        after = two.set(turn(one))
-        one.set(turn(two))
+        # Two variables with equal contents, each computed from the other.
+        first, second = loop.variable(frames[0]), loop.variable(frames[0])
+        after = second.set(turn(first))
+        first.set(turn(second))
     return loop.leave(after)
 
 
@@ -200,9 +200,9 @@ def programs(
     With ``meet``, several inputs meet in it, and it has only outputs that depend on all of them.
     """
     shape = draw(st.sampled_from(SHAPES))
-    alike = [shape] * len(SHAPES)
+    same_shape = [shape] * len(SHAPES)
     count = draw(st.sampled_from([2, 3] if meet else [2, 1, 2, 3]))
-    shapes = st.just(shape) if meet else st.sampled_from([*alike, *SHAPES])
+    shapes = st.just(shape) if meet else st.sampled_from([*same_shape, *SHAPES])
     inputs = tuple(draw(shapes) for _ in range(count))
     program = Program(inputs, (), ())
     same = [i for i in range(count) if inputs[i] == inputs[0]]
@@ -215,7 +215,7 @@ def programs(
             continue
         program = Program(inputs, (*program.ops, op), ())
     nodes = len(inputs) + len(program.ops)
-    # The last node, and sometimes one that it may be made of.
+    # The last node, and sometimes an earlier one.
     others = draw(st.sets(st.integers(0, nodes - 1), max_size=0 if meet else 1))
     return Program(inputs, program.ops, tuple(sorted(others | {nodes - 1})))
 
@@ -225,13 +225,13 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     """An operator on some nodes of a program, more often on the last one."""
     columns = columns_of(program)
     last = len(columns) - 1
-    of = last if draw(st.sampled_from([True] * 5 + [False])) else draw(st.integers(0, last))
-    there = columns[of]
+    node = last if draw(st.sampled_from([True] * 5 + [False])) else draw(st.integers(0, last))
+    there = columns[node]
     names = [name for name, _ in there]
     if draw(st.sampled_from([True, True, False])):
-        found = draw(relational(program, of, whole))
-        if found is not None:
-            return found
+        op = draw(relational(program, node, whole))
+        if op is not None:
+            return op
     # The operators with state, those that make cancelling updates, and those that are cheap, often.
     keyed = ["count", "distinct", "threshold", "count", "distinct", "consolidate", "count_total"]
     sums = ["concat", "union", *(["plain"] if there and not whole else [])]
@@ -246,16 +246,16 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
     column, kind = draw(st.sampled_from(there)) if there else ("", "")
     unused = next(n for n in ("u", "v", "w", *"abcdefghij") if n not in names)
     if name == "pick":
-        return Op(name, (of,), tuple(draw(st.permutations(names)))[: draw(st.integers(1, 3))])
+        return Op(name, (node,), tuple(draw(st.permutations(names)))[: draw(st.integers(1, 3))])
     if name == "drop":
-        return Op(name, (of,), tuple(sorted(draw(st.sets(st.sampled_from(names), min_size=1)))))
+        return Op(name, (node,), tuple(sorted(draw(st.sets(st.sampled_from(names), min_size=1)))))
     if name == "rename":
-        return Op(name, (of,), (column, unused))
+        return Op(name, (node,), (column, unused))
     if name == "where":
         conditions = ["null", "not null"]
         if kind in ("bigint", "double", "int", "string"):
             conditions += ["equal", "less"]
-        return Op(name, (of,), (draw(st.sampled_from(conditions)), column, {
+        return Op(name, (node,), (draw(st.sampled_from(conditions)), column, {
             "double": 1.5, "string": "a",
         }.get(kind, 1)))
     if name in ("select", "withColumn"):
@@ -263,36 +263,36 @@ def operators(draw: st.DrawFn, program: Program, whole: bool) -> Op:
         expressions += ["low bit"] if kind in ("int", "bigint") else []
         expressions += ["suffix"] if kind == "string" else []
         as_name = column if name == "withColumn" and draw(st.booleans()) else unused
-        return Op(name, (of,), (as_name, draw(st.sampled_from(expressions)), column))
+        return Op(name, (node,), (as_name, draw(st.sampled_from(expressions)), column))
     if name == "flat_map":
         kinds = ["twice", *(["first", "tags"] if there and names[0] != "tag" else [])]
-        return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+        return Op(name, (node,), (draw(st.sampled_from(kinds)),))
     if name == "map_in_pandas":
         kinds = ["twice", "negated", *(["tagged"] if "mark" not in names else [])]
-        return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+        return Op(name, (node,), (draw(st.sampled_from(kinds)),))
     if name == "transform":
         kinds = ["twice", "negated", *(["explode"] if "part" not in names else [])]
-        return Op(name, (of,), (draw(st.sampled_from(kinds)),))
+        return Op(name, (node,), (draw(st.sampled_from(kinds)),))
     if name == "plain":
-        return Op(name, (of,), (draw(st.integers(1, 2)),))
+        return Op(name, (node,), (draw(st.integers(1, 2)),))
     if name == "threshold":
-        return Op(name, (of,), (draw(st.sampled_from(sorted(THRESHOLDS))),))
+        return Op(name, (node,), (draw(st.sampled_from(sorted(THRESHOLDS))),))
     if name == "union":
         kinds = [kind for _, kind in there]
-        alike = [i for i, other in enumerate(columns) if [kind for _, kind in other] == kinds]
-        return Op(name, (of, draw(st.sampled_from(strangers(alike, of)))))
+        candidates = [i for i, other in enumerate(columns) if [kind for _, kind in other] == kinds]
+        return Op(name, (node, draw(st.sampled_from(strangers(candidates, node)))))
     if name == "concat":
-        alike = [i for i, other in enumerate(columns) if sorted(other) == sorted(there)]
+        candidates = [i for i, other in enumerate(columns) if sorted(other) == sorted(there)]
         others = draw(
-            st.lists(st.sampled_from(strangers(alike, of)), min_size=1, max_size=2)
+            st.lists(st.sampled_from(strangers(candidates, node)), min_size=1, max_size=2)
         )
-        return Op(name, (of, *others))
-    return Op(name, (of,))
+        return Op(name, (node, *others))
+    return Op(name, (node,))
 
 
-def strangers(alike: list[int], of: int) -> list[int]:
+def strangers(candidates: list[int], node: int) -> list[int]:
     """Nodes to add to a node: rather others than itself, and rather those before it."""
-    return [*(i for i in alike if i != of), *(i for i in alike if i < of), of]
+    return [*(i for i in candidates if i != node), *(i for i in candidates if i < node), node]
 
 
 # Random ways of feeding a program.
@@ -504,14 +504,14 @@ class Run:
         self.flow.close()
 
     def _add_outputs(self, steps: int) -> None:
-        """Show the outputs that are due when so many steps have been taken."""
+        """Show the outputs that are due after ``steps`` steps."""
         new = []
         for number, node in enumerate(self.program.outputs):
             if (self._late[number] if number < len(self._late) else 0) == steps:
-                seen: list[tuple[Any, int, int]] = []
-                shown = self._nodes[node].inspect(lambda r, t, d, to=seen: to.append((r, t, d)))
+                updates: list[tuple[Any, int, int]] = []
+                shown = self._nodes[node].inspect(lambda r, t, d, to=updates: to.append((r, t, d)))
                 frame = self._nodes[node].keep() if self._kept else shown
-                new.append(Output(node, frame, seen, shown.probe()))
+                new.append(Output(node, frame, updates, shown.probe()))
         since = self.flow._build().since.bound
         for output in new:
             output.first = 0 if since is None else max(since, 0)
@@ -616,9 +616,9 @@ class Run:
             columns = [column.to_pylist() for column in table.columns[:-2]]
             records = list(zip(*columns)) if columns else [()] * table.num_rows
             times, diffs = (column.to_pylist() for column in table.columns[-2:])
-            for one in zip(records, times, diffs):
+            for discarded in zip(records, times, diffs):
                 known = [normal(update) for update in self.history[number]]
-                del self.history[number][known.index(normal(one))]
+                del self.history[number][known.index(normal(discarded))]
                 self._discarded = True
 
     def _change(self, number: int, what: str, data: Any, now: int) -> None:
@@ -627,18 +627,18 @@ class Run:
         columns, records = self.program.inputs[number], self._records[number]
         if what == "update":
             rows = [record for record, _, _ in rows]
-        given = {normal((row[0],)): row for row in rows if row[0] is not None}
+        sent = {normal((row[0],)): row for row in rows if row[0] is not None}
         after = dict(records)
         if what == "insert":
-            self.sessions[number].upsert(formed(self.spark, form, list(given.values()), columns))
-            after.update(given)
+            self.sessions[number].upsert(formed(self.spark, form, list(sent.values()), columns))
+            after.update(sent)
         elif what == "remove":
-            keys = [row[:1] for row in given.values()]
+            keys = [row[:1] for row in sent.values()]
             self.sessions[number].delete(formed(self.spark, form, keys, columns[:1]))
-            after = {key: row for key, row in records.items() if key not in given}
+            after = {key: row for key, row in records.items() if key not in sent}
         else:
-            self.sessions[number].replace(formed(self.spark, form, list(given.values()), columns))
-            after = given
+            self.sessions[number].replace(formed(self.spark, form, list(sent.values()), columns))
+            after = sent
         self._records[number] = after
         self.history[number] += [(row, now, -1) for row in records.values()]
         self.history[number] += [(row, now, 1) for row in after.values()]
@@ -662,12 +662,12 @@ class Run:
 
     def times(self, frontier: int | None) -> list[int]:
         """All times below a frontier at which anything may change, and the last one."""
-        seen = [update for output in self.outputs for update in output.seen]
-        found = {time for updates in (*self.history, seen) for _, time, _ in updates}
+        emitted = [update for output in self.outputs for update in output.seen]
+        times = {time for updates in (*self.history, emitted) for _, time, _ in updates}
         later = [op.args[0] for op in self.program.ops if op.name in ("delay", "expire_after")]
-        found |= {time + interval for time in found for interval in later}
-        found |= {0, max(found, default=0) + 1 if frontier is None else frontier - 1}
-        return sorted(t for t in found if t >= 0 and (frontier is None or t < frontier))
+        times |= {time + interval for time in times for interval in later}
+        times |= {0, max(times, default=0) + 1 if frontier is None else frontier - 1}
+        return sorted(t for t in times if t >= 0 and (frontier is None or t < frontier))
 
     def expected(self, node: int, time: int) -> Any:
         """The oracle's answer."""
@@ -684,16 +684,16 @@ class Run:
             for time in self.times(output.probe.time()):
                 if time < output.first:
                     continue
-                found = accumulate(output.seen, time)
-                assert found == self.expected(output.node, time), f"node {output.node} at {time}"
+                actual = accumulate(output.seen, time)
+                assert actual == self.expected(output.node, time), f"node {output.node} at {time}"
 
 
 def files_of(flow: Dataflow) -> set[str]:
     """The files of a dataflow except its lock, and the batches in memory instead of files."""
     root = flow._storage.root
-    found = {str(path) for path in Path(root).rglob("*") if path.is_file()}
-    found |= {path for path in held_batches._batches if path.startswith(root)}
-    return found - {f"{root}/lock"}
+    files = {str(path) for path in Path(root).rglob("*") if path.is_file()}
+    files |= {path for path in held_batches._batches if path.startswith(root)}
+    return files - {f"{root}/lock"}
 
 
 def formed(spark: Any, form: str, rows: list[Any], columns: Columns) -> Any:
