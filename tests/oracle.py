@@ -66,10 +66,10 @@ def rank(value: Any) -> Any:
 
 def total(updates: Iterable[tuple[Record, int]]) -> Collection:
     """The sum of some (record, diff), without zeros."""
-    found: Collection = Counter()
+    counts: Collection = Counter()
     for record, diff in updates:
-        found[record] += diff
-    return Counter({record: n for record, n in found.items() if n})
+        counts[record] += diff
+    return Counter({record: n for record, n in counts.items() if n})
 
 
 def accumulate(updates: Iterable[tuple[Record, int, int]], time: int) -> Collection:
@@ -129,9 +129,9 @@ def expression_type(name: str, kind: str) -> str:
     return {"seven": "int", "is null": "boolean"}.get(name, kind)
 
 
-def free(name: str, taken: Iterable[str]) -> str:
+def free(name: str, used: Iterable[str]) -> str:
     """The name, with letters appended until it differs from all others."""
-    while name in set(taken):
+    while name in set(used):
         name += "x"
     return name
 
@@ -139,17 +139,17 @@ def free(name: str, taken: Iterable[str]) -> str:
 def reduced(name: str, key: tuple[str, ...], rest: Columns) -> Columns:
     """The columns that a function of `REDUCES` makes."""
     kind = rest[0][1] if rest else ""
-    made = {
+    columns = {
         "ends": (("lo", kind), ("hi", kind)),
         "each": (("n", "bigint"),),
         "sizes": (("kinds", "bigint"), ("total", "bigint")),
         "several": (("n", "bigint"),),
     }[name]
-    return tuple((free(column, key), kind) for column, kind in made)
+    return tuple((free(column, key), kind) for column, kind in columns)
 
 
 def guard(op: Op) -> str | None:
-    """The threshold that the inputs of an operator get where counts are negative or many."""
+    """The threshold that bounds the counts in the inputs of an operator, or None."""
     if op.name == "groupBy" and any(a[0] == "collect_list" for a in op.args[1]):
         return "cap"
     if op.name == "groupBy":
@@ -173,8 +173,8 @@ def columns_of(program: Program) -> list[Columns]:
     return nodes
 
 
-def _columns(op: Op, of: list[Columns]) -> Columns:
-    there, kinds = of[0], dict(of[0])
+def _columns(op: Op, inputs: list[Columns]) -> Columns:
+    there, kinds = inputs[0], dict(inputs[0])
     if op.name == "iterate":
         return there
     if op.name == "pick":
@@ -185,10 +185,10 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
         return tuple((n, kind) for n, kind in there if n not in op.args)
     if op.name in ("withColumn", "select"):
         name, expression, column = op.args
-        made = (name, expression_type(expression, kinds[column]))
+        new = (name, expression_type(expression, kinds[column]))
         if op.name == "withColumn" and name in kinds:
-            return tuple(made if n == name else (n, kind) for n, kind in there)
-        return (*there, made)
+            return tuple(new if n == name else (n, kind) for n, kind in there)
+        return (*there, new)
     if op.name == "flat_map" and op.args[0] != "twice":
         return there[:1] if op.args[0] == "first" else (*there[:1], ("tag", "string"))
     if op.name == "map_in_pandas" and op.args[0] == "tagged":
@@ -202,7 +202,7 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
             name = f"count_{number}"
         return (*there, (name, "bigint"))
     if op.name in ("join", "join_on", "crossJoin"):
-        return _joined_columns(op, *of)
+        return _joined_columns(op, *inputs)
     if op.name == "groupBy":
         keys, aggregates, _ = op.args
         return (
@@ -224,11 +224,11 @@ def _columns(op: Op, of: list[Columns]) -> Columns:
         sizes = ((free(name, key), "bigint") for name in ("l", "r"))
         return (*((n, kinds[n]) for n in key), *sizes)
     if op.name == "asof":
-        found = list(there)
-        for n, kind in of[1]:
+        columns = list(there)
+        for n, kind in inputs[1]:
             if n not in _shared(op):
-                found.append((free(n, [m for m, _ in found]), kind))
-        return tuple(found)
+                columns.append((free(n, [m for m, _ in columns]), kind))
+        return tuple(columns)
     if op.name == "weighted":
         return tuple((n, kind) for n, kind in there if n not in op.args)
     return there
@@ -243,13 +243,13 @@ def _shared(op: Op) -> tuple[str, ...]:
 def _joined_columns(op: Op, left: Columns, right: Columns) -> Columns:
     """A column of the right side gets another name if the left side has its name."""
     using = op.args[0] if op.name == "join" else ()
-    found = [(n, dict(left)[n]) for n in using] + [(n, k) for n, k in left if n not in using]
+    columns = [(n, dict(left)[n]) for n in using] + [(n, k) for n, k in left if n not in using]
     if op.name != "crossJoin" and op.args[-1] in HALVES:
-        return left if op.args[-1] in ("semijoin", "antijoin") else tuple(found)
+        return left if op.args[-1] in ("semijoin", "antijoin") else tuple(columns)
     for n, kind in right:
         if n not in using:
-            found.append((free(n, [m for m, _ in (*found, *left)]), kind))
-    return tuple(found)
+            columns.append((free(n, [m for m, _ in (*columns, *left)]), kind))
+    return tuple(columns)
 
 
 def aggregate_type(function: str, kinds: list[str]) -> str:
@@ -274,11 +274,11 @@ def evaluate(
     for op in program.ops:
         if op.name in ("delay", "expire_after"):
             assert earlier is not None
-            (of,), (interval,) = op.of, op.args
+            (node,), (interval,) = op.of, op.args
             before = Program(program.inputs, program.ops[:len(nodes) - len(inputs)], ())
-            then = evaluate(before, *_at(earlier, interval))[of]
+            then = evaluate(before, *_at(earlier, interval))[node]
             gone = ((record, -n) for record, n in then.items())
-            left = total([*nodes[of].items(), *gone])
+            left = total([*nodes[node].items(), *gone])
             nodes.append(then if op.name == "delay" else left)
             continue
         names = [[name for name, _ in columns[i]] for i in (*op.of, len(nodes))]
@@ -306,9 +306,9 @@ def enters(record: Record) -> int:
     return 0 if record[0] is None else 1 if record[0] in (0, "a") else 3
 
 
-def iterated(times: int, style: str, body: Program, of: list[Collection]) -> Collection:
-    """The first of some collections, after a body with all of them as inputs was applied to it."""
-    now, *others = of
+def iterated(times: int, style: str, body: Program, collections: list[Collection]) -> Collection:
+    """The first collection after ``times`` applications of a body to all collections."""
+    now, *others = collections
     for i in range(times):
         there = [
             total((r, n) for r, n in other.items() if style != "entering" or enters(r) <= i)
@@ -319,12 +319,12 @@ def iterated(times: int, style: str, body: Program, of: list[Collection]) -> Col
 
 
 def _evaluate(
-    op: Op, of: list[Collection], names_of: list[list[str]], made: list[str]
+    op: Op, inputs: list[Collection], names_of: list[list[str]], output_names: list[str]
 ) -> Collection:
     if guard(op):
         function = THRESHOLDS[str(guard(op))]
-        of = [total((r, function(n)) for r, n in collection.items()) for collection in of]
-    first, names = of[0], names_of[0]
+        inputs = [total((r, function(n)) for r, n in collection.items()) for collection in inputs]
+    first, names = inputs[0], names_of[0]
 
     def mapped(function: Callable[[Record], Iterable[Record]], factor: int = 1) -> Collection:
         """The results of a function from one record to several; each has the count of its
@@ -335,9 +335,9 @@ def _evaluate(
         return record[names.index(column)]
 
     if op.name == "iterate":
-        return iterated(*op.args, of)
+        return iterated(*op.args, inputs)
     if op.name in ("pick", "drop"):
-        return mapped(lambda r: [tuple(value(r, name) for name in made)])
+        return mapped(lambda r: [tuple(value(r, name) for name in output_names)])
     if op.name in ("rename", "consolidate", "inspect", "arrange_by_self", "arrange_by_key"):
         return first
     if op.name == "where":
@@ -365,11 +365,11 @@ def _evaluate(
     if op.name == "plain":
         return total([*first.items(), ((None,) * len(names), op.args[0])])
     if op.name == "union":
-        return total(pair for collection in of for pair in collection.items())
+        return total(pair for collection in inputs for pair in collection.items())
     if op.name == "concat":
         return total(
             (tuple(record[theirs.index(name)] for name in names), n)
-            for collection, theirs in zip(of, names_of)
+            for collection, theirs in zip(inputs, names_of)
             for record, n in collection.items()
         )
     if op.name == "negate":
@@ -382,13 +382,13 @@ def _evaluate(
         function = THRESHOLDS[op.args[0]]
         return total((record, function(n)) for record, n in first.items())
     if op.name in ("join", "join_on", "crossJoin"):
-        return _join(op, of, names_of)
+        return _join(op, inputs, names_of)
     if op.name == "weighted":
         at = names.index(op.args[0])
         return total((r[:at] + r[at + 1:], n * (r[at] or 0)) for r, n in first.items())
     if op.name in SETS:
         return total(
-            (r, SETS[op.name](first.get(r, 0), of[1].get(r, 0))) for r in (*first,)
+            (r, SETS[op.name](first.get(r, 0), inputs[1].get(r, 0))) for r in (*first,)
         )
     if op.name == "groupBy":
         keys, aggregates, empty = op.args
@@ -408,13 +408,15 @@ def _evaluate(
     if op.name == "top_k":
         return _top(first, names, *op.args)
     if op.name == "window":
-        made, most = _windows(first, names, *op.args[:4]), op.args[5]
-        return made if most is None else Counter({r: n for r, n in made.items() if r[-1] <= most})
+        windowed, most = _windows(first, names, *op.args[:4]), op.args[5]
+        return windowed if most is None else Counter({
+            r: n for r, n in windowed.items() if r[-1] <= most
+        })
     if op.name == "asof":
-        return _asof(op, *of, *names_of)
+        return _asof(op, *inputs, *names_of)
     if op.name == "cogroup":
         function, key = COGROUPS[op.args[0]], op.args[1]
-        sides = [_groups(collection, n, key) for collection, n in zip(of, names_of)]
+        sides = [_groups(collection, n, key) for collection, n in zip(inputs, names_of)]
         return Counter(
             (*key_of, *new) for key_of in {**sides[0], **sides[1]} for new in function(
                 key_of, *(list(side.get(key_of, Counter()).items()) for side in sides)
@@ -426,12 +428,12 @@ def _evaluate(
     if op.name == "reduce":
         function, keys = REDUCES[op.args[0]], op.args[1]
         rest = [i for i, name in enumerate(names) if name not in keys]
-        found: Collection = Counter()
+        results: Collection = Counter()
         for key, group in _groups(first, names, keys).items():
             values = [(tuple(r[i] for i in rest), n) for r, n in group.items()]
             for new in function(key, sorted(values, key=lambda pair: rank(pair[0]))):
-                found[(*key, *new)] += 1
-        return found
+                results[(*key, *new)] += 1
+        return results
     raise ValueError(f"the oracle knows no operator {op.name!r}")
 
 
@@ -440,19 +442,19 @@ def _asof(
 ) -> Collection:
     here, there, key, direction, exact, tolerance, how = op.args
     shown = [i for i, name in enumerate(theirs) if name not in _shared(op)]
-    # Not where the place has a name of its own: then it counts like any other column.
+    # The place column breaks no ties.
     rest = [i for i, name in enumerate(theirs) if name not in (*key, there)]
 
-    def of(record: Record, names: list[str], wanted: Iterable[str]) -> Record:
+    def pick(record: Record, names: list[str], wanted: Iterable[str]) -> Record:
         return tuple(record[names.index(name)] for name in wanted)
 
-    found: Collection = Counter()
+    matched: Collection = Counter()
     for record, n in left.items():
-        (place,), group = of(record, ours, [here]), of(record, ours, key)
+        (place,), group = pick(record, ours, [here]), pick(record, ours, key)
         best: Any = None
         for other in right:
-            (their,) = of(other, theirs, [there])
-            if None in (place, their, *group) or of(other, theirs, key) != group:
+            (their,) = pick(other, theirs, [there])
+            if None in (place, their, *group) or pick(other, theirs, key) != group:
                 continue
             before, away = their <= place, abs(place - their)
             if away and direction != "nearest" and before != (direction == "backward"):
@@ -463,11 +465,11 @@ def _asof(
             if best is None or order > best[0]:
                 best = order, other
         if best is not None or how == "left":
-            found[(*record, *(None if best is None else best[1][i] for i in shown))] += n
-    return found
+            matched[(*record, *(None if best is None else best[1][i] for i in shown))] += n
+    return matched
 
 
-#: Operators of two collections that look at one record at a time: its counts give its count.
+#: Operators of two collections that compute each record's count from its two counts.
 SETS: dict[str, Callable[[int, int], int]] = {
     "exceptAll": lambda a, b: max(a - b, 0),
     "intersect": lambda a, b: int(a > 0 and b > 0),
@@ -479,20 +481,20 @@ SETS: dict[str, Callable[[int, int], int]] = {
 def _groups(
     collection: Collection, names: list[str], keys: Iterable[str]
 ) -> dict[Record, Collection]:
-    found: dict[Record, Collection] = defaultdict(Counter)
+    groups: dict[Record, Collection] = defaultdict(Counter)
     for record, n in collection.items():
-        found[tuple(record[names.index(name)] for name in keys)][record] = n
-    return found
+        groups[tuple(record[names.index(name)] for name in keys)][record] = n
+    return groups
 
 
 def in_order(
     records: Iterable[Record], names: list[str], by: Iterable[tuple[str, bool]]
 ) -> list[Record]:
     """Records by (column, ascending), then by all columns."""
-    found = sorted(records, key=rank)
+    ordered = sorted(records, key=rank)
     for name, ascending in reversed(tuple(by)):
-        found.sort(key=lambda r: rank(r[names.index(name)]), reverse=not ascending)
-    return found
+        ordered.sort(key=lambda r: rank(r[names.index(name)]), reverse=not ascending)
+    return ordered
 
 
 def _top(
@@ -503,7 +505,7 @@ def _top(
     per: Iterable[str] | None,
     number: str | None,
 ) -> Collection:
-    found: Collection = Counter()
+    top: Collection = Counter()
     for group in _groups(collection, names, per or ()).values():
         place, last, ranked, dense = 0, None, 1, 0
         for record in in_order(group, names, by):
@@ -512,14 +514,14 @@ def _top(
                 last, ranked, dense = criterion, place + 1, dense + 1
             if number in ("rank", "dense_rank"):
                 at = ranked if number == "rank" else dense
-                found.update({(*record, at): group[record]} if at <= k else {})
+                top.update({(*record, at): group[record]} if at <= k else {})
             elif number:
                 places = range(place + 1, min(place + group[record], k) + 1)
-                found.update({(*record, p): 1 for p in places})
+                top.update({(*record, p): 1 for p in places})
             else:
-                found[record] += max(0, min(group[record], k - place))
+                top[record] += max(0, min(group[record], k - place))
             place += group[record]
-    return +found
+    return +top
 
 
 #: The types of windows, if they differ from the column's type.
@@ -527,7 +529,7 @@ WINDOW_TYPES = {
     "row_number": "int", "rank": "int", "dense_rank": "int", "sum": "bigint", "count": "bigint",
     "places": "int",
 }
-#: Functions of a window; those with an order, and of what.
+#: Functions of a window.
 WINDOWS = (
     "row_number", "rank", "dense_rank", "lag", "after", "last", "next", "sum", "count", "least",
     "nth", "list", "places",
@@ -542,7 +544,7 @@ def _windows(
     by: tuple[tuple[str, bool], ...],
     per: Iterable[str],
 ) -> Collection:
-    found: Collection = Counter()
+    results: Collection = Counter()
     for group in _groups(collection, names, per).values():
         rows = [r for r in in_order(group, names, by) for _ in range(group[r])]
         values = [row[names.index(column)] for row in rows]
@@ -568,8 +570,8 @@ def _windows(
                 "list": tuple(v for v in values[max(i - 1, 0):i + 1] if v is not None),
                 "places": len(values),
             }[function]
-            found[(*row, result)] += 1
-    return found
+            results[(*row, result)] += 1
+    return results
 
 
 # Joins.
@@ -578,7 +580,7 @@ def _windows(
 HALVES = ("left_semi", "left_anti", "semijoin", "antijoin")
 
 
-def _join(op: Op, of: list[Collection], names_of: list[list[str]]) -> Collection:
+def _join(op: Op, inputs: list[Collection], names_of: list[list[str]]) -> Collection:
     """The inner join, or also each side's records that have no match, or only the left one's."""
     pairs: list[tuple[str, str]]
     using, residual, null_safe, how = [], None, False, "inner"
@@ -595,17 +597,20 @@ def _join(op: Op, of: list[Collection], names_of: list[list[str]]) -> Collection
         return tuple(record[names.index(pair[side])] for pair in pairs)
 
     def put_together(left: Record | None, right: Record | None) -> Record:
-        one = left or (None,) * len(ours)
-        two = right or (None,) * len(theirs)
-        keys = [one[ours.index(n)] if left is not None else two[theirs.index(n)] for n in using]
-        rest = [v for n, v in zip(ours, one) if n not in using]
-        return (*keys, *rest, *(v for n, v in zip(theirs, two) if n not in using))
+        left_values = left or (None,) * len(ours)
+        right_values = right or (None,) * len(theirs)
+        keys = [
+            left_values[ours.index(n)] if left is not None else right_values[theirs.index(n)]
+            for n in using
+        ]
+        rest = [v for n, v in zip(ours, left_values) if n not in using]
+        return (*keys, *rest, *(v for n, v in zip(theirs, right_values) if n not in using))
 
-    there = _groups(of[1], theirs, [pair[1] for pair in pairs])
+    there = _groups(inputs[1], theirs, [pair[1] for pair in pairs])
     inner: Collection = Counter()
     #: The number of matches of each record on the other side.
     matches: tuple[Collection, Collection] = (Counter(), Counter())
-    for left, n in of[0].items():
+    for left, n in inputs[0].items():
         common = key(left, ours, 0)
         if None in common and not null_safe:
             continue
@@ -622,13 +627,13 @@ def _join(op: Op, of: list[Collection], names_of: list[list[str]]) -> Collection
             # As PySpark's, with the key's columns first.
             order = [ours.index(n) for n in (*using, *(n for n in ours if n not in using))]
         return Counter({
-            tuple(r[i] for i in order): n for r, n in of[0].items()
+            tuple(r[i] for i in order): n for r, n in inputs[0].items()
             if (matches[0][r] > 0) != anti
         })
     if how in ("left", "full"):
-        inner.update({put_together(r, None): n for r, n in of[0].items() if matches[0][r] <= 0})
+        inner.update({put_together(r, None): n for r, n in inputs[0].items() if matches[0][r] <= 0})
     if how in ("right", "full"):
-        for right, m in of[1].items():
+        for right, m in inputs[1].items():
             inner[put_together(None, right)] += m if matches[1][right] <= 0 else 0
     return total(inner.items())
 
@@ -637,17 +642,17 @@ def _holds(
     residual: tuple[str, str, str], left: Record, right: Record, ours: list[str], theirs: list[str]
 ) -> bool:
     what, name, other = residual
-    one = left[ours.index(name)]
+    ours_value = left[ours.index(name)]
     if what == "not null":
-        return one is not None
-    two = right[theirs.index(other)]
-    if one is None or two is None:
+        return ours_value is not None
+    theirs_value = right[theirs.index(other)]
+    if ours_value is None or theirs_value is None:
         return False
     if what in ("near", "around", "apart"):
-        return abs(one - two) <= (abs(one) if what == "around" else 1)
+        return abs(ours_value - theirs_value) <= (abs(ours_value) if what == "around" else 1)
     if what == "overlap":
-        return one <= two + 1 and two <= one + abs(one)
-    return rank(one) < rank(two) if what == "less" else one != two
+        return ours_value <= theirs_value + 1 and theirs_value <= ours_value + abs(ours_value)
+    return rank(ours_value) < rank(theirs_value) if what == "less" else ours_value != theirs_value
 
 
 # Aggregates.
@@ -660,11 +665,11 @@ def aggregate(function: str, rows: Collection) -> Any:
     if function == "count_if":
         return sum(n for row, n in rows.items() if row[0])
     if function in ("min_by", "max_by"):
-        found = in_order(
+        ordered = in_order(
             [r for r, n in rows.items() if n > 0 and r[1] is not None], ["x", "by"],
             [("by", function == "min_by"), ("x", True)],
         )
-        return found[0][0] if found else None
+        return ordered[0][0] if ordered else None
     known = total((row, n) for row, n in rows.items() if None not in row)
     there = sorted((row for row, n in known.items() if n > 0), key=rank)
     if function == "countDistinct":
@@ -702,8 +707,8 @@ def _sum(numbers: dict[Any, int]) -> Any:
 def _moment(function: str, numbers: dict[Any, int], count: int) -> Any:
     """Average, variance or standard deviation, exact but for roundings at the end."""
     if any(v == NAN or math.isinf(v) for v in numbers):
-        found = _sum(numbers) if function == "avg" else NAN
-        return None if function.endswith("samp") and count == 1 else found
+        result = _sum(numbers) if function == "avg" else NAN
+        return None if function.endswith("samp") and count == 1 else result
     mean = sum(Fraction(v) * n for v, n in numbers.items()) / count
     if function == "avg":
         return float(mean)
@@ -711,5 +716,5 @@ def _moment(function: str, numbers: dict[Any, int], count: int) -> Any:
     below = count - function.endswith("samp")
     if not below:
         return None
-    found = float(square / below)
-    return math.sqrt(found) if function.startswith("stddev") else found
+    variance = float(square / below)
+    return math.sqrt(variance) if function.startswith("stddev") else variance

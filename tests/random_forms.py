@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from programs import Actions, Run, programs, schedules
 
-#: By their names what becomes of a schedule of steps, and whether it is in a store.
+#: For each form, the function that changes a schedule, and whether the run has a store.
 FORMS: dict[str, tuple[Callable[[Sequence[Actions]], Sequence[Actions]], bool]] = {
     "step by step": (lambda schedule: schedule, False),
     "all at once": (lambda schedule: [sum(schedule, ())], False),
@@ -25,7 +25,7 @@ FORMS: dict[str, tuple[Callable[[Sequence[Actions]], Sequence[Actions]], bool]] 
 
 
 def run(spark: Any, folder: str, count: int, first: int = 0) -> Counter[str]:
-    """Take random programs; gives how many runs of each form there were, and of how many steps."""
+    """Run random programs. Returns the numbers of runs of each form, of programs and of steps."""
     done: Counter[str] = Counter()
 
     @seed(first)
@@ -33,27 +33,27 @@ def run(spark: Any, folder: str, count: int, first: int = 0) -> Counter[str]:
         max_examples=count, database=None, deadline=None, print_blob=True, derandomize=False,
         phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
     )
-    @given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 1, 4096]))
-    def every(data: Any, buckets: int, held: int) -> None:
+    @given(data=st.data(), buckets=st.integers(1, 3), memory_rows=st.sampled_from([0, 1, 4096]))
+    def check_program(data: Any, buckets: int, memory_rows: int) -> None:
         program = data.draw(programs())
         schedule = data.draw(schedules(program.inputs))
         reopened = data.draw(st.sets(st.integers(1, len(schedule)), min_size=1))
         killed = data.draw(st.booleans())
         for name, (form, stored) in FORMS.items():
             with tempfile.TemporaryDirectory(dir=folder) as store, Run(
-                spark, program, runner="local", buckets=buckets, held=held,
+                spark, program, runner="local", buckets=buckets, held=memory_rows,
                 store=f"{store}/store" if stored else None,
                 reopened=reopened if stored else (), killed=killed,
-            ) as taken:
+            ) as program_run:
                 for actions in form(schedule):
-                    taken.step(actions)
+                    program_run.step(actions)
                     done["steps"] += 1
-                taken.finish()
+                program_run.finish()
             done[name] += 1
         done["programs"] += 1
 
     try:
-        every()
+        check_program()
     except Exception as error:
         notes = "; ".join(getattr(error, "__notes__", ()))
         raise Wrong(f"seed {first}, {done} done: {error!r} {notes}") from error

@@ -77,11 +77,11 @@ TWO: list[Callable[[Any, Any, str], Any]] = [
 _HOW = st.sampled_from(["inner", "left", "right", "full"])
 
 
-def _one(inner: Build, number: int, choice: int) -> Build:
+def _unary(inner: Build, number: int, choice: int) -> Build:
     return lambda t, u: _whole(ONE[number](inner(t, u), choice))
 
 
-def _two(inner: Build, other: Build, number: int, how: str) -> Build:
+def _binary(inner: Build, other: Build, number: int, how: str) -> Build:
     return lambda t, u: _whole(TWO[number](inner(t, u), other(t, u), how))
 
 
@@ -89,6 +89,6 @@ def frames(leaves: int = 4) -> st.SearchStrategy[Build]:
     """Frames of up to so many scans."""
     scan: st.SearchStrategy[Build] = st.sampled_from([lambda t, u: t, lambda t, u: u])
     return st.recursive(scan, lambda inner: st.one_of(
-        st.builds(_one, inner, st.integers(0, len(ONE) - 1), st.integers(0, 6)),
-        st.builds(_two, inner, inner, st.integers(0, len(TWO) - 1), _HOW),
+        st.builds(_unary, inner, st.integers(0, len(ONE) - 1), st.integers(0, 6)),
+        st.builds(_binary, inner, inner, st.integers(0, len(TWO) - 1), _HOW),
     ), max_leaves=leaves)
