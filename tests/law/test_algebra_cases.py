@@ -1,7 +1,7 @@
 """One file of cases for all implementations of the algebra of times; test_scala.py runs them too.
 
-In Python they are those of `times.py`, and those of the kernels, which have loop coordinates packed
-into one integer and many of them in a column.
+In Python, the implementations are `times.py` and the kernels. Kernels pack loop coordinates into one
+integer, and many of them into a column.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_times():
         a, b = case["a"], case["b"]
         assert less_equal(a, b) == case["less_equal"]
         assert join(a, b) == join(b, a) == case["join"]
-        # Only Scala has the meet of two times by itself; frontiers are what Python takes it of.
+        # Only Scala has a meet of two times; Python has a meet of frontiers.
         for t in (a, b):
             assert less_equal(case["meet"], t)
 

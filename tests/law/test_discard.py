@@ -67,7 +67,7 @@ def test_random_programs_in_spark(spark, data, buckets, memory_rows):
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_the_rest_of_rows_that_two_steps_released(spark, runner):
-    """A call of update with two times is released by two steps, and waits for the other input.
+    """Two steps release the two times of one update call, which waits for the other input.
 
     Without its later row, the earlier one is read up to the end of the first release.
     """

@@ -87,7 +87,7 @@ def core(edges):
 
 
 def counted(edges):
-    """How often each node is met on ways of a few edges, as data, in a loop that is left early."""
+    """A loop with a count: the nodes that several edges reach, after at most four iterations."""
     start = edges.select("src").distinct()
 
     def round_of(now):
@@ -110,7 +110,7 @@ def jumping(edges):
 
 
 def parity(edges):
-    """Nodes at even and at odd distances from 0, each made of the other."""
+    """Nodes at even and at odd distances from 0, each computed from the other."""
     def beyond(nodes):
         return nodes.join(edges, "src").select(F.col("dst").alias("src"))
 
@@ -225,7 +225,7 @@ def test_loops_are_parted_where_the_keys_of_all_arrangements_lie():
 
 
 def test_steps_of_few_rows_look_at_no_keys_to_be_parted(spark, monkeypatch):
-    """Each key that is looked at has to come from memory."""
+    """Each look at a key is a read from memory."""
     asked = []
     monkeypatch.setattr(indexed_loop, "shards_of", lambda *args: asked.append(args) or [])
     with Dataflow(spark, runner="local", buckets=2) as flow:
@@ -309,7 +309,7 @@ def test_what_is_sealed_is_in_order(spark, monkeypatch):
 
 
 class Lagging:
-    """Distances from roots that come in by an input of their own."""
+    """Distances from roots, which are a second input."""
 
     def __init__(self, spark, buckets):
         self.flow = Dataflow(spark, runner="local", buckets=buckets)

@@ -593,7 +593,7 @@ def test_a_long_way_to_rest_is_none_that_swings(spark):
 
 
 def test_what_swings_up_to_the_end_of_an_older_run_is_no_loop_that_swings(spark):
-    """A lamp that goes on and off as long as the counter runs, which an earlier step made run."""
+    """A lamp goes on and off as long as a counter runs, which an earlier step started."""
     def body(x):
         runs = x.where("n >= 2").select(
             F.when(F.col("n") < 500, F.col("n") + 1).otherwise(F.col("n")).alias("n"))

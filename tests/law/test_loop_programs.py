@@ -1,4 +1,4 @@
-"""Random programs of loops give what their oracle computes from scratch.
+"""Random programs of loops equal their oracle, which computes from scratch.
 
 They have one to three variables in each pattern of dependencies, and loops in loops, with and
 without limits. Their columns have many types. Their steps are random, with updates that cancel out.

@@ -84,13 +84,13 @@ def refusing_value(value):
 
 
 def counter(frame, **options):
-    """Numbers from 5 on go up for ever."""
+    """Numbers from 5 on grow without end."""
     step = F.when(F.col("n") >= 5, F.col("n") + 1).otherwise(F.col("n"))
     return frame.iterate(lambda x: x.select(step.alias("n")), **options)
 
 
 def swinging(frame):
-    """A negative number changes its sign in each iteration."""
+    """A number of magnitude 5 or more changes its sign in each iteration."""
     turned = F.when(F.abs(F.col("n")) < 5, F.col("n")).otherwise(-F.col("n"))
     return frame.iterate(lambda x: x.select(turned.alias("n")))
 
