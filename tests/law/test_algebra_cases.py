@@ -1,7 +1,7 @@
 """One file of cases for all implementations of the algebra of times; test_scala.py runs them too.
 
-In Python, the implementations are `times.py` and the kernels. Kernels pack loop coordinates into one
-integer, and many of them into a column.
+In Python, the implementations are `times.py` and the kernels. A kernel packs loop coordinates into
+one integer, and many of them into a column.
 """
 
 from __future__ import annotations
