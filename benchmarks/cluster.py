@@ -3,11 +3,11 @@
     python benchmarks/cluster.py                          # 100k / 1M, then 1M / 10M
     python benchmarks/cluster.py --sizes 10000:50000 --times 1
 
-The same load and the same step, of 10,000 replacements, on ``local[2]`` and on
-``local-cluster[2,1,1400]``: two executors of one core each, which reach their Python workers, their
-shuffles and the driver as those on other machines do. Both are there all the time and take turns,
-so quote their ratio. Spark tells of each job how many tasks it had, how long they ran, what was
-shuffled, and how much came to the driver; what is left of the time is the driver's own.
+The benchmark runs the same load and the same step of 10,000 replacements on ``local[2]`` and on
+``local-cluster[2,1,1400]``. The cluster has two executors of one core each. They exchange shuffles
+and results with the driver as executors on other machines do. Both masters run throughout and take
+turns, so quote their ratio. Spark reports the tasks, task seconds, shuffled bytes and result bytes
+of each job. The driver's own time is the time in which no job ran.
 """
 
 from __future__ import annotations
@@ -35,26 +35,25 @@ from measure import save, seconds, table
 from plain_graphs import Digest
 from pyspark_diff import Dataflow
 
-#: Two tasks at a time, each.
+#: Each master runs two tasks at a time.
 MASTERS = ("local[2]", "local-cluster[2,1,1400]")
 RUNNERS = ("spark", "auto")
 CORES = BUCKETS = 2
-#: Nodes, edges and replacements of the graph that comes first, so that workers run and have their
-#: kernels.
+#: Nodes, edges and replacements of the first graph. It starts the workers and compiles kernels.
 WARM = (2_000, 10_000, 100)
 SIZES = [(100_000, 1_000_000), (1_000_000, 10_000_000)]
 #: Replacements in the step after the load, each at a time of its own.
 ROUNDS = 10_000
-#: Changes below which an iteration has next to nothing to do.
+#: An iteration with fewer changes has next to no work.
 QUIET = 1_000
-#: Seconds in which the driver starts a task. It is not measured: with two buckets it is within what
-#: a job costs, and on machines of their own it is what many buckets cost.
+#: Assumed seconds in which the driver starts a task. Two buckets are too few to measure it apart
+#: from the cost of a job. On separate machines it is the cost of many buckets.
 START = 0.002
-#: Machines, cores of each, and buckets, one a core or less, of the clusters that are derived.
+#: Machines, cores per machine, and buckets of each derived cluster: at most one bucket per core.
 CLUSTERS = ((1, 2, 2), (1, 16, 16), (16, 16, 64), (16, 16, 256))
-#: Bytes that a machine sends in a second, where there are several: 10 Gbit/s.
+#: Bytes per second that a machine of several sends: 10 Gbit/s.
 NETWORK = 1.25e9
-#: What is said of jobs: in the results, and in a stage as Spark's REST interface has it.
+#: Sums over the stages of a job: the key of the results and the key of Spark's REST interface.
 SUMS = {
     "tasks": "numCompleteTasks",
     "shuffle_bytes": "shuffleWriteBytes",
@@ -64,25 +63,25 @@ SUMS = {
 
 
 class Jobs:
-    """What Spark knows of its jobs. It holds state: up to which of them it has looked.
+    """Jobs that Spark's REST interface reports. State: the last job that `take` returned.
 
     Parameters
     ----------
     spark : SparkSession
-        Its UI is on.
+        A session with the UI enabled.
     """
 
     def __init__(self, spark: SparkSession):
         context = spark.sparkContext
         self._url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
-        self._seen = -1
+        self._last_job = -1
 
     def take(self) -> list[dict[str, Any]]:
-        """Those since the last look: what each was for, when it ran, and the sums of its stages."""
-        time.sleep(1)  # listeners are told a little later
+        """Return the iteration, span and stage sums of each job since the last call."""
+        time.sleep(1)  # listeners receive events a little later
         stages = {stage["stageId"]: stage for stage in self._get("stages")}
-        new = [job for job in self._get("jobs") if job["jobId"] > self._seen]
-        self._seen = max((job["jobId"] for job in new), default=self._seen)
+        new = [job for job in self._get("jobs") if job["jobId"] > self._last_job]
+        self._last_job = max((job["jobId"] for job in new), default=self._last_job)
         return [_job(job, [stages[n] for n in job["stageIds"] if n in stages]) for job in new]
 
     def _get(self, what: str) -> Any:
@@ -91,14 +90,14 @@ class Jobs:
 
 
 def _job(job: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         name: sum(stage[known] for stage in stages) for name, known in SUMS.items()
     }
-    found["task_seconds"] /= 1e3
+    row["task_seconds"] /= 1e3
     at = re.search(r" at iteration (\d+)", job.get("description") or "")
-    found["iteration"] = None if at is None else int(at[1])
-    found["span"] = [_moment(job["submissionTime"]), _moment(job["completionTime"])]
-    return found
+    row["iteration"] = None if at is None else int(at[1])
+    row["span"] = [_moment(job["submissionTime"]), _moment(job["completionTime"])]
+    return row
 
 
 def _moment(text: str) -> float:
@@ -106,7 +105,7 @@ def _moment(text: str) -> float:
 
 
 def account(wall: float, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums over some jobs, and how long none of them ran."""
+    """Return the sums over jobs, and the seconds in which none of them ran."""
     busy = end = 0.0
     for begin, stop in sorted(job["span"] for job in jobs):
         busy += max(0.0, stop - max(begin, end))
@@ -120,27 +119,27 @@ def account(wall: float, jobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measured(flow: Dataflow, jobs: Jobs, action: Callable[[], None]) -> dict[str, Any]:
-    """One step: its account, and that of each of its iterations."""
+    """Run a step, and return its account and the account of each iteration."""
     jobs.take()
     cpu = time.process_time()
     wall, _ = seconds(action)
     cpu = time.process_time() - cpu
-    found, report = jobs.take(), flow.last_report
+    ran, report = jobs.take(), flow.last_report
     iterations = []
-    for one in report.iterations:
-        own = [job for job in found if job["iteration"] == one.iteration[0]]
-        iterations.append({"changes": one.changes, **account(one.seconds, own)})
+    for iteration in report.iterations:
+        own = [job for job in ran if job["iteration"] == iteration.iteration[0]]
+        iterations.append({"changes": iteration.changes, **account(iteration.seconds, own)})
     return {
-        **account(wall, found), "driver_cpu_seconds": round(cpu, 3), "rows_in": report.rows_in,
+        **account(wall, ran), "driver_cpu_seconds": round(cpu, 3), "rows_in": report.rows_in,
         "rows_out": report.rows_out, "spark_runs": report.spark_runs,
         "local_runs": report.local_runs, "iterations": iterations,
     }
 
 
 def serve(master: str) -> None:
-    """The process of one master: does what it is told on its input, one run a line."""
+    """Run the process of one master: each line of the input requests a run."""
     spark = pyspark_diff.session("benchmark cluster", master=master, conf={
-        # Less than the workers have, or no executor would ever start.
+        # An executor starts only if its worker has more memory than this.
         "spark.executor.memory": "1g",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "spark.ui.enabled": "true", "spark.ui.port": "0",
@@ -149,18 +148,18 @@ def serve(master: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     jobs = Jobs(spark)
     for line in sys.stdin:
-        told = json.loads(line)
-        with pa.ipc.open_file(told["changes"]) as reader:
+        request = json.loads(line)
+        with pa.ipc.open_file(request["changes"]) as reader:
             changes = reader.read_all()
-        with Dataflow(spark, runner=told["runner"], buckets=BUCKETS) as flow:
+        with Dataflow(spark, runner=request["runner"], buckets=BUCKETS) as flow:
             program = Distances(flow)
             program.keep()
-            load = measured(flow, jobs, lambda: program.load(spark.read.parquet(told["path"])))
+            load = measured(flow, jobs, lambda: program.load(spark.read.parquet(request["path"])))
 
             def change() -> None:
                 program.edges_in.update(changes)
-                program._step(told["rounds"] + 1)
-                program.rounds = told["rounds"]
+                program._step(request["rounds"] + 1)
+                program.rounds = request["rounds"]
 
             step = measured(flow, jobs, change)
             digest = Digest.of(program.now())
@@ -184,24 +183,24 @@ class Served:
         )
 
     def run(self, runner: str, graph: Graph, changes: str) -> dict[str, Any]:
-        """A load and a step."""
-        told = {"runner": runner, "path": graph.path, "changes": changes, "rounds": graph.rounds}
+        """Return the accounts of a load and of a step, and the digest of the answer."""
+        request = {"runner": runner, "path": graph.path, "changes": changes, "rounds": graph.rounds}
         sent, got = self._process.stdin, self._process.stdout
         assert sent is not None and got is not None
-        print(json.dumps(told), file=sent, flush=True)
+        print(json.dumps(request), file=sent, flush=True)
         line = got.readline()
         if not line:
             raise SystemExit(f"{self.master} has ended")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate()
 
 
 def changes_of(graph: Graph) -> str:
-    """A file with the update rows of all rounds."""
+    """Write the updates of all rounds to a file, and return its path."""
     path, rows = f"{graph.path}-changes.arrow", graph.updates(0, graph.rounds)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write(rows)
@@ -214,57 +213,57 @@ def in_turns(
     """The runs of each runner on each master, in turns."""
     changes = changes_of(graph)
     for runner in RUNNERS:
-        found: dict[str, list[dict[str, Any]]] = {one.master: [] for one in served}
+        runs_of: dict[str, list[dict[str, Any]]] = {process.master: [] for process in served}
         for _ in range(times):
-            for one in served:
-                found[one.master].append(one.run(runner, graph, changes))
-        for master, runs in found.items():
+            for process in served:
+                runs_of[process.master].append(process.run(runner, graph, changes))
+        for master, runs in runs_of.items():
             yield master, runner, runs
 
 
 def summary(master: str, runner: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is saved of some runs: the account of the fastest, and the seconds of all."""
+    """Return the result row of some runs: the account of the fastest and the seconds of all."""
     row: dict[str, Any] = {"master": master, "runner": runner}
     for what in ("load", "step"):
-        every = sorted((run[what] for run in runs), key=lambda one: one["seconds"])
+        accounts = sorted((run[what] for run in runs), key=lambda item: item["seconds"])
         row[what] = {
-            **every[0], "all_seconds": [one["seconds"] for one in every],
-            "median_seconds": round(statistics.median(one["seconds"] for one in every), 3),
+            **accounts[0], "all_seconds": [item["seconds"] for item in accounts],
+            "median_seconds": round(statistics.median(item["seconds"] for item in accounts), 3),
         }
     return row
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The cluster over one process, of the fastest runs and of the medians."""
-    found = {}
+    quotients = {}
     for runner in RUNNERS:
-        one, many = (
+        local, cluster = (
             next(row for row in rows if row["master"] == m and row["runner"] == runner)
             for m in MASTERS
         )
         for what in ("load", "step"):
             for kind in ("seconds", "median_seconds"):
                 name = f"{runner} {what} {'fastest' if kind == 'seconds' else 'median'}"
-                found[name] = round(many[what][kind] / one[what][kind], 2)
-    return found
+                quotients[name] = round(cluster[what][kind] / local[what][kind], 2)
+    return quotients
 
 
 def model(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a load on the cluster is made of, and what that gives for other clusters::
+    """Fit the seconds of a load on the cluster, and derive the seconds on other clusters::
 
         seconds = jobs * job + tasks * (start + run / cores) + rows * row / cores + bytes / network
 
-    Jobs and tasks are measured by iterations that have next to nothing to do, rows by what is left.
+    Iterations of few changes measure the jobs and tasks. The remaining seconds measure the rows.
     """
     loads = [
         next(row["load"] for row in result["rows"]
              if row["master"] == MASTERS[1] and row["runner"] == "spark")
         for result in results
     ]
-    quiet = [one for load in loads for one in load["iterations"] if one["changes"] < QUIET]
-    run = statistics.median(one["task_seconds"] / one["tasks"] for one in quiet)
+    quiet = [item for load in loads for item in load["iterations"] if item["changes"] < QUIET]
+    run = statistics.median(item["task_seconds"] / item["tasks"] for item in quiet)
     job = statistics.median(
-        (one["seconds"] - one["tasks"] * (START + run / CORES)) / one["jobs"] for one in quiet
+        (item["seconds"] - item["tasks"] * (START + run / CORES)) / item["jobs"] for item in quiet
     )
     large = loads[-1]
     left = large["seconds"] - large["jobs"] * job - large["tasks"] * (START + run / CORES)
@@ -329,12 +328,12 @@ def main() -> None:
                 for row in rows for what in ("load", "step")
             ]))
             print(json.dumps(results[-1]["cluster_over_local"], indent=1), flush=True)
-        found: dict[str, Any] = {"buckets": BUCKETS, "runs": results}
-        found["model"] = model(results)
-        print(table(found["model"]["derived"]))
-        save(options.json, found)
-    for one in served:
-        one.close()
+        result: dict[str, Any] = {"buckets": BUCKETS, "runs": results}
+        result["model"] = model(results)
+        print(table(result["model"]["derived"]))
+        save(options.json, result)
+    for process in served:
+        process.close()
     if not right:
         raise SystemExit("two runs gave different answers")
 

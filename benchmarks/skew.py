@@ -1,15 +1,15 @@
-"""Skew: one key with most of the rows, and many operators of which a row touches one.
+"""Skew: one key with most of the rows, and a step that touches one of many operators.
 
     python benchmarks/skew.py                       # 22 and 10 million rows, 1,000 operators
     python benchmarks/skew.py --only hot operators  # some of the three parts
     python benchmarks/skew.py --rows 220000 --hot-rows 100000 --operators 1 10 --json skew.json
 
-*dimension*: facts of which ten of eleven have one key are joined with a dimension of a thousand
-rows and summed in a hundred groups. The dimension's row of that key changes, and with it 20 million
-joined rows; at last they are handed over, all of them. What is held at once is set by
-``spark.pyspark_diff.pieceRows``, and a key that is more than a piece is spread by a hint.
+*dimension*: joins facts with a dimension of a thousand rows, and sums them in a hundred groups. Ten
+of eleven facts have one key. The dimension's row of that key changes, and so do 20 million joined
+rows. The last run hands over all joined rows. ``spark.pyspark_diff.pieceRows`` limits the rows in
+memory, and a hint spreads a key with more rows than a piece.
 
-*hot*: one key has half of the rows. How many are the work of one task, with the hint and without?
+*hot*: one key has half of the rows. How many rows does one task process, with the hint and without?
 
 *operators*: a step of one row in a dataflow of many inputs, each with an aggregate of its own.
 
@@ -39,13 +39,13 @@ from pyspark_diff import Dataflow
 from pyspark_diff.spark.session import PIECE_ROWS
 
 KEY, GROUPS, PARTS = 7, 100, ("dimension", "hot", "operators")
-#: The factor of the hot key before it changes, and after.
+#: The factor of the hot key before and after the change.
 BEFORE, AFTER = 3, 5
 
 
 @dataclass(frozen=True)
 class Star:
-    """Facts of which one key has many, and a dimension: the rows of both, and the key's."""
+    """Sizes of facts and a dimension: `hot` of the `rows` facts have one key of `keys`."""
 
     path: str
     rows: int
@@ -53,7 +53,7 @@ class Star:
     keys: int
 
     def write(self) -> None:
-        """The facts in random order, no two alike, as Parquet."""
+        """Write distinct facts in random order as Parquet."""
         random = np.random.default_rng(7)
         k = random.integers(KEY + 1, self.keys, self.rows)
         k[:self.hot] = KEY
@@ -65,13 +65,13 @@ class Star:
         )
 
     def dimension(self, factor: int) -> pa.Table:
-        """The rows of the dimension, that of the hot key with such a factor."""
+        """Return the rows of the dimension. The hot key has this factor."""
         k = np.arange(self.keys)
         return pa.table({"k": k, "factor": np.where(k == KEY, factor, k % 10 + 1)})
 
 
 def valued(facts: Any, dimension: Any) -> Any:
-    """What each fact is worth, as a frame or a collection."""
+    """Join each fact with its factor and return its value, as a frame or a collection."""
     value = (F.col("amount") * F.col("factor")).alias("value")
     return facts.join(dimension, "k").select("g", "amount", value)
 
@@ -81,18 +81,19 @@ def summed(pairs: Any) -> Any:
 
 
 def plain(spark: SparkSession, star: Star) -> tuple[float, list[Row], list[Row]]:
-    """Seconds of plain Spark from scratch, and its answers before the change and after it."""
+    """Return the seconds of plain Spark from scratch, and its answers before and after the change.
+    """
     facts, took, answers = spark.read.parquet(star.path), [], []
     for factor in (BEFORE, AFTER):
         pairs = valued(facts, spark.createDataFrame(star.dimension(factor)))
-        one, answer = seconds(summed(pairs).collect)
-        took.append(one)
+        duration, answer = seconds(summed(pairs).collect)
+        took.append(duration)
         answers.append(sorted(answer))
     return statistics.median(took), *answers
 
 
 class Work:
-    """A dataflow over a star. It holds state: a time, and what was handed over last."""
+    """A dataflow over a star. State: the time, and the sums of the last inspected updates."""
 
     def __init__(self, flow: Dataflow, star: Star, hint: bool, whole: bool):
         self.flow, self.star, self._time = flow, star, 0
@@ -114,26 +115,26 @@ class Work:
         self._step()
 
     def change(self) -> None:
-        """The row of the dimension that most facts meet."""
+        """Change the factor of the hot key."""
         self._dimension.upsert([(KEY, AFTER)])
         self._step()
 
     def _step(self) -> None:
         self._time += 1
-        for given in (self._facts, self._dimension):
-            given.advance_to(self._time)
+        for session in (self._facts, self._dimension):
+            session.advance_to(self._time)
         self.flow.step()
 
     def check(self, was: list[Row], now: list[Row], rows: int) -> None:
-        """Refuse a wrong answer, or another number of rows that were handed over."""
+        """Refuse a wrong answer, or a wrong number of inspected updates."""
         rise = sum(row.s for row in now) - sum(row.s for row in was)
         if self._sums is None and self._handed != (rows, rise):
-            raise SystemExit("what was handed over is not what plain Spark's answers differ by")
+            raise SystemExit("the inspected updates differ from plain Spark's change")
         if self._sums is not None and sorted(self._sums.at().collect()) != now:
             raise SystemExit("the sums differ from plain Spark's")
 
     def largest(self) -> int:
-        """Rows of the facts in the largest bucket, which is the work of one task."""
+        """Return the number of facts in the largest bucket, which one task processes."""
         traces = self.flow._state.traces.values()
         (facts,) = [trace for trace in traces if trace.rows == self.star.rows]
         buckets = {bucket for batch in facts.batches for bucket in batch.files}
@@ -147,7 +148,7 @@ def run(
     spark: SparkSession, star: Star, answers: tuple[list[Row], list[Row]], *, hint: bool,
     whole: bool = False, pieces: int | None = None, **options: Any
 ) -> dict[str, Any]:
-    """The load and the change, checked."""
+    """Measure and check the load and the change."""
     before, after = answers
     if pieces is not None:
         spark.conf.set(PIECE_ROWS, str(pieces))
@@ -161,37 +162,39 @@ def run(
             change, _ = seconds(work.change)
         work.check(before, after, 2 * star.hot)
     spark.conf.unset(PIECE_ROWS)
-    found = {
+    row = {
         "answer": "all rows" if whole else "sums", "hint": "yes" if hint else "no",
         "piece_rows": pieces or "default", **options, "rows_changed": star.hot,
         "largest_bucket": largest, "load_seconds": round(load, 2),
         "change_seconds": round(change, 3), "load_peak_gib": loading.gigabytes().get("total"),
         "peak_gib": changing.gigabytes(),
     }
-    print(found, flush=True)
-    return found
+    print(row, flush=True)
+    return row
 
 
 def run_dimension(
     spark: SparkSession, star: Star, pieces: list[int], runner: str
 ) -> list[dict[str, Any]]:
-    """The sums with each setting, then all joined rows."""
+    """Measure the sums with each setting, then all joined rows."""
     star.write()
     took, *answers = plain(spark, star)
-    one = partial(run, spark, star, tuple(answers), runner=runner)
-    rows = [one(hint=hint, pieces=most) for most in (*pieces, None) for hint in (True, False)]
-    rows.append(one(hint=False, whole=True))
-    beside = {"plain_seconds": round(took, 2)}
-    return [{**row, **beside, "over_plain": round(row["change_seconds"] / took, 2)} for row in rows]
+    run_star = partial(run, spark, star, tuple(answers), runner=runner)
+    rows = [run_star(hint=hint, pieces=most) for most in (*pieces, None) for hint in (True, False)]
+    rows.append(run_star(hint=False, whole=True))
+    plain_row = {"plain_seconds": round(took, 2)}
+    return [
+        {**row, **plain_row, "over_plain": round(row["change_seconds"] / took, 2)} for row in rows
+    ]
 
 
 def run_hot(spark: SparkSession, star: Star, buckets: int, runner: str) -> list[dict[str, Any]]:
-    """With the hint and without it, and in one bucket."""
+    """Measure the sums with the hint, without it, and in one bucket."""
     star.write()
     _, *answers = plain(spark, star)
     rows = [
-        run(spark, star, tuple(answers), hint=hint, buckets=number, runner=one)
-        for one in dict.fromkeys((runner, "spark"))
+        run(spark, star, tuple(answers), hint=hint, buckets=number, runner=mode)
+        for mode in dict.fromkeys((runner, "spark"))
         for number, hint in ((buckets, True), (buckets, False), (1, False))
     ]
     spread = rows[0]["largest_bucket"]
@@ -199,39 +202,39 @@ def run_hot(spark: SparkSession, star: Star, buckets: int, runner: str) -> list[
 
 
 def run_operators(spark: SparkSession, numbers: list[int], steps: int) -> list[dict[str, Any]]:
-    """Medians of steps of one row; the dataflows take turns, so that all meet the same machine."""
+    """Return the median time of a step of one row. The dataflows take turns on the machine."""
     flows = []
     for number in numbers:
         flow, inputs, sums = Dataflow(spark), [], []
         for name in range(number):
-            rows, given = flow.input(f"in{name}", "k long, v long")
+            rows, session = flow.input(f"in{name}", "k long, v long")
             sums.append(rows.groupBy("k").agg(F.sum("v").alias("s")).keep(f"out{name}"))
-            inputs.append(given)
+            inputs.append(session)
         inputs[0].insert([(k, k) for k in range(1000)])
-        for given in inputs:
-            given.advance_to(1)
+        for session in inputs:
+            session.advance_to(1)
         flow.step()
         flows.append((flow, inputs[0], sums[0], []))
 
-    def one(flow: Dataflow, given: Any, turn: int) -> None:
-        given.insert([(turn % 1000, 1)])
-        given.advance_to(turn + 2)
+    def change(flow: Dataflow, session: Any, turn: int) -> None:
+        session.insert([(turn % 1000, 1)])
+        session.advance_to(turn + 2)
         flow.step()
 
     for turn in range(steps):
-        for flow, given, _, took in flows:
-            took.append(seconds(partial(one, flow, given, turn))[0] * 1e3)
+        for flow, session, _, took in flows:
+            took.append(seconds(partial(change, flow, session, turn))[0] * 1e3)
     wanted = [(k, k + len(range(k, steps, 1000))) for k in range(1000)]
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for number, (flow, _, sums, took) in zip(numbers, flows):
-        # The other inputs stay at time 1, and so does what can be read of them.
+        # All other inputs and their results stay at time 1.
         if sorted(map(tuple, sums.at(steps).collect())) != wanted:
-            raise SystemExit("the sums of the operator that was touched are wrong")
+            raise SystemExit("the sums of the changed operator are wrong")
         flow.close()
         middle = statistics.median(took[steps // 6:])  # the first ones warm up
         row = {"operators": number, "median_ms": round(middle, 2), "max_ms": round(max(took), 2)}
-        found.append({**row, "over_first": round(middle / (found or [row])[0]["median_ms"], 2)})
-    return found
+        result.append({**row, "over_first": round(middle / (result or [row])[0]["median_ms"], 2)})
+    return result
 
 
 def main() -> None:
@@ -246,31 +249,31 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120, help="of one row, in each dataflow")
     parser.add_argument("--runner", choices=["auto", "spark", "local"], default="auto")
     parser.add_argument("--json", default="benchmarks/results/skew.json")
-    given = parser.parse_args()
+    options = parser.parse_args()
     spark = pyspark_diff.session("skew")
     spark.sparkContext.setLogLevel("ERROR")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         def star(name: str, rows: int, hot: int, keys: int) -> Star:
             return Star(os.path.join(folder, f"{name}.parquet"), rows, hot, keys)
 
         # Compiles kernels, and warms the JVM and the Python workers.
-        run_dimension(spark, star("warm", 20_000, 10_000, 100), [1_000], given.runner)
-        if "hot" in given.only:
-            run_hot(spark, star("warm", 200_000, 100_000, 2_000), given.buckets, given.runner)
+        run_dimension(spark, star("warm", 20_000, 10_000, 100), [1_000], options.runner)
+        if "hot" in options.only:
+            run_hot(spark, star("warm", 200_000, 100_000, 2_000), options.buckets, options.runner)
         print("warm", flush=True)
-        if "dimension" in given.only:
-            facts = star("dimension", given.rows, given.rows * 10 // 11, given.keys)
-            found["dimension"] = run_dimension(spark, facts, given.piece_rows, given.runner)
-        if "hot" in given.only:
-            rows = given.hot_rows
+        if "dimension" in options.only:
+            facts = star("dimension", options.rows, options.rows * 10 // 11, options.keys)
+            results["dimension"] = run_dimension(spark, facts, options.piece_rows, options.runner)
+        if "hot" in options.only:
+            rows = options.hot_rows
             facts = star("hot", rows, rows // 2, max(100, rows // 100))
-            found["hot"] = run_hot(spark, facts, given.buckets, given.runner)
-    if "operators" in given.only:
-        found["operators"] = run_operators(spark, given.operators, given.steps)
-    for part in found.values():
+            results["hot"] = run_hot(spark, facts, options.buckets, options.runner)
+    if "operators" in options.only:
+        results["operators"] = run_operators(spark, options.operators, options.steps)
+    for part in results.values():
         print("\n" + table(part))
-    save(given.json, found)
+    save(options.json, results)
     spark.stop()
 
 

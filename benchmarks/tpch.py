@@ -4,15 +4,14 @@
     python benchmarks/tpch.py 3 9 --scale 0.1 --physical 0 100000 --together
     python benchmarks/tpch.py --scale 0.1 --texts         # from SQL text and by operators
 
-The records of all tables come round-robin (`examples/tpch/tpch_stream.py`). Each row is a fresh
-dataflow that takes the whole stream, so many rounds in a step, either each round at a time of its
-own or each step at one. Then an order of the loaded data is changed, with its lineitems, once in a
-step. Plain Spark computes the query once, from scratch. Quote ratios: absolute times depend on the
-machine.
+The records of all tables come round-robin (`examples/tpch/tpch_stream.py`). Each row measures a new
+dataflow that reads the whole stream in steps of so many rounds. The times are one per round or one
+per step. Then each step deletes or restores an order and its lineitems. Plain Spark computes the
+query once, from scratch. Quote ratios: absolute times depend on the machine.
 
-With `--texts` each query is measured twice in one run, written with operators and as the text of
-`flow.sql`, in fresh dataflows by turns. These steps run on the driver only, so the figures are the
-driver's processor time, the least of the repeats.
+With `--texts`, one run measures each query twice: written with operators, and as the text of
+`flow.sql`. New dataflows take turns. Their steps run on the driver only, so the figures are the
+least processor time of the driver over the repeats.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ sys.path.append(str(Path(__file__).parent.parent / "examples" / "tpch"))
 import run  # noqa: E402
 from tpch_stream import CACHE, Stream, generated  # noqa: E402
 
-#: How many orders are changed, one in a step.
+#: The number of orders that change, one per step.
 CHANGED = 30
-#: Heap of the JVM, for plain Spark's tables.
+#: Heap of the JVM, which caches plain Spark's tables.
 HEAP = "5g"
-#: The column that says which order a row is of.
+#: The column with the order of a row.
 ORDER = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
 #: How often each form of a query is measured, with --texts.
 REPEATS = 3
@@ -52,14 +51,14 @@ RESULTS, TEXT_RESULTS = (f"benchmarks/results/{name}.json" for name in ("tpch", 
 
 
 class Answers:
-    """Queries over a stream. It holds state: a dataflow, and what it has shown.
+    """Queries over a stream. State: a dataflow, and the number of its output updates.
 
     Parameters
     ----------
     spark : SparkSession
     flow : Dataflow
     numbers : list of int
-        Of queries.
+        The numbers of the queries.
     stream : Stream
     """
 
@@ -79,12 +78,12 @@ class Answers:
         self.shown += updates.num_rows
 
     def take(self, physical: int, logical: int) -> None:
-        """Take the whole stream in."""
+        """Feed the whole stream to the dataflow."""
         for first, stop in run.steps(0, self.stream.rounds, physical):
             run.feed(self.flow, self.stream, first, stop, logical)
 
     def right(self) -> bool:
-        """Whether all answers at the end are DuckDB's."""
+        """Return whether all answers at the end equal DuckDB's."""
         return all(
             run.agrees(number, self.stream, self.stream.rounds,
                        self.flow[f"q{number:02}"].at().collect())
@@ -92,8 +91,8 @@ class Answers:
         )
 
     def change(self, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-        """Seconds of steps that take an order out, or bring it back, by a clock."""
-        found = []
+        """Return the seconds of steps that delete or restore an order, by a clock."""
+        durations = []
         now = self.flow.session(next(iter(self.stream.changes))).time()
         for updates in self._orders():
             for diff in (-1, 1):
@@ -106,33 +105,33 @@ class Answers:
                 now += 1
                 started = clock()
                 self.flow.advance_to(now)
-                found.append(clock() - started)
-        return found
+                durations.append(clock() - started)
+        return durations
 
     def _orders(self) -> list[dict[str, pa.Table]]:
-        """Some orders with their lineitems; of a query that reads neither, other records."""
-        changes = {name: one for name, one in self.stream.changes.items()
+        """Return orders with their lineitems, or other records if the query reads neither."""
+        changes = {name: change for name, change in self.stream.changes.items()
                    if name not in ("nation", "region")}
         ours = {name: key for name, key in ORDER.items() if name in changes}
         if not ours:
             name = max(changes, key=lambda name: changes[name].records.num_rows)
             records = changes[name].records
-            apart = records.num_rows // CHANGED
-            return [{name: records.slice(n * apart, 1)} for n in range(CHANGED)]
+            stride = records.num_rows // CHANGED
+            return [{name: records.slice(n * stride, 1)} for n in range(CHANGED)]
         first = next(iter(ours))
         column = changes[first].records[ours[first]].to_numpy()
-        found = []
+        orders = []
         for n in range(CHANGED):
             order = column[n * (column.size // CHANGED)]
-            found.append({
-                name: one.filter(pa.array(one[key].to_numpy() == order))
-                for name, key in ours.items() for one in [changes[name].records]
+            orders.append({
+                name: records.filter(pa.array(records[key].to_numpy() == order))
+                for name, key in ours.items() for records in [changes[name].records]
             })
-        return found
+        return orders
 
 
 class Texts(Answers):
-    """The same queries from their texts."""
+    """The same queries, written as their texts."""
 
     def _write(self, schemas: dict[str, str]) -> None:
         for name, schema in schemas.items():
@@ -142,7 +141,7 @@ class Texts(Answers):
 
 
 def text_row(spark: SparkSession, number: int, options: argparse.Namespace) -> dict[str, Any]:
-    """A query from its text and by its operators: the load, and a changed order."""
+    """Measure the load and a changed order of a query, as text and with operators."""
     forms = {"operators": Answers, "text": Texts}
     least: dict[tuple[str, str], float] = {}
     right = True
@@ -170,7 +169,7 @@ def text_row(spark: SparkSession, number: int, options: argparse.Namespace) -> d
 
 
 def text_sum(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums of the rows of `text_row`, with their ratios."""
+    """Return the sums of the rows of `text_row`, and their ratios."""
     total: dict[str, Any] = {"query": "sum"}
     for what, unit in (("load", "seconds"), ("change", "ms")):
         operators, text = (
@@ -183,7 +182,7 @@ def text_sum(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare_texts(spark: SparkSession, numbers: list[int], options: argparse.Namespace) -> None:
-    """Queries from text and by their operators, as a table and a file."""
+    """Measure queries as text and with operators. Print a table, and save the rows."""
     rows: list[dict[str, Any]] = []
     for number in numbers:
         rows.append(text_row(spark, number, options))
@@ -196,17 +195,17 @@ def compare_texts(spark: SparkSession, numbers: list[int], options: argparse.Nam
 
 
 def one_row(
-    spark: SparkSession, numbers: list[int], stream: Stream, physical: int, apart: bool,
+    spark: SparkSession, numbers: list[int], stream: Stream, physical: int, each_round: bool,
     limit: float, change: bool = False,
 ) -> dict[str, Any]:
-    """The whole stream in a fresh dataflow."""
-    updates = sum(one.rounds.size for one in stream.changes.values())
-    times = "of each round" if apart else "one a step"
+    """Measure the whole stream in a new dataflow."""
+    updates = sum(changes.rounds.size for changes in stream.changes.values())
+    times = "of each round" if each_round else "one a step"
     row: dict[str, Any] = {"physical": physical, "times": times}
     try:
         with Memory() as memory, at_most(limit), Dataflow(spark) as flow:
             answers = Answers(spark, flow, numbers, stream)
-            took, _ = seconds(lambda: answers.take(physical, 1 if apart else physical))
+            took, _ = seconds(lambda: answers.take(physical, 1 if each_round else physical))
             row |= {"seconds": round(took, 2), "tuples_per_second": int(updates / took),
                     "shown": answers.shown, "right": answers.right()}
             if change:
@@ -219,10 +218,10 @@ def one_row(
 
 
 def plain_seconds(spark: SparkSession, numbers: list[int], stream: Stream) -> list[float]:
-    """Seconds of each query from scratch, the better of two, on tables that are cached."""
+    """Return the seconds of each query from scratch on cached tables, the better of two."""
     frames = {
-        name: spark.createDataFrame(one.before(stream.rounds)).repartition(8).cache()
-        for name, one in stream.changes.items()
+        name: spark.createDataFrame(changes.before(stream.rounds)).repartition(8).cache()
+        for name, changes in stream.changes.items()
     }
     for name, frame in frames.items():
         frame.count()
@@ -238,7 +237,7 @@ def plain_seconds(spark: SparkSession, numbers: list[int], stream: Stream) -> li
 
 
 def stream_of(numbers: list[int], scale: float, options: argparse.Namespace) -> Stream:
-    """What some queries read, at a scale factor."""
+    """Return the stream of the columns that queries read, at a scale factor."""
     columns = run.columns_of(numbers, generated(scale, options.cache))
     for name, key in ORDER.items():
         if name in columns:
@@ -249,7 +248,7 @@ def stream_of(numbers: list[int], scale: float, options: argparse.Namespace) -> 
 def changed_at(
     spark: SparkSession, numbers: list[int], scale: float, options: argparse.Namespace
 ) -> float:
-    """Milliseconds of a changed order at another scale factor."""
+    """Return the milliseconds of a changed order at another scale factor."""
     stream = stream_of(numbers, scale, options)
     with Dataflow(spark) as flow:
         answers = Answers(spark, flow, numbers, stream)
@@ -261,17 +260,18 @@ def run_queries(
     spark: SparkSession, numbers: list[int], options: argparse.Namespace,
     plain: list[float] | None = None,
 ) -> dict[str, Any]:
-    """Some queries in one dataflow, in all rows, and in plain Spark, unless that is known."""
+    """Measure queries in one dataflow, all its rows, and plain Spark unless its time is known."""
     stream = stream_of(numbers, options.scale, options)
     plain = plain or plain_seconds(spark, numbers, stream)
     rows = []
     for physical in dict.fromkeys(
-        min(one or stream.rounds, stream.rounds) for one in options.physical
+        min(rounds or stream.rounds, stream.rounds) for rounds in options.physical
     ):
-        for apart in (False, True):
+        for each_round in (False, True):
             whole = physical == stream.rounds
             row = one_row(
-                spark, numbers, stream, physical, apart, options.limit, whole and not apart
+                spark, numbers, stream, physical, each_round, options.limit,
+                whole and not each_round,
             )
             row["over_plain"] = (
                 round(row["seconds"] / sum(plain), 2) if isinstance(row["seconds"], float) else ""
@@ -321,40 +321,40 @@ def main() -> None:
         run_queries(spark, group, warm)
         print(f"queries {group}", flush=True)
         whole = len(results) == len(numbers)
-        # Plain Spark shares nothing between queries, and has no room for the columns of all.
+        # Plain Spark shares nothing between queries, and cannot cache the columns of all queries.
         known = [took for result in results for took in result["plain_seconds"]] if whole else None
-        found = run_queries(spark, group, options, known)
-        changed = found["rows"][0].get("changed_order_ms")
+        latest = run_queries(spark, group, options, known)
+        changed = latest["rows"][0].get("changed_order_ms")
         if options.smaller and changed:
-            found["changed_order_over_smaller"] = round(
+            latest["changed_order_over_smaller"] = round(
                 changed / changed_at(spark, group, options.smaller, options), 2)
-        (together if whole else results).append(found)
-        for row, *parts in zip(*(result["rows"] for result in [found, *results] if whole)):
-            took = [one["seconds"] for one in (row, *parts)]
-            if all(isinstance(one, float) for one in took):
+        (together if whole else results).append(latest)
+        for row, *parts in zip(*(result["rows"] for result in [latest, *results] if whole)):
+            took = [part["seconds"] for part in (row, *parts)]
+            if all(isinstance(part, float) for part in took):
                 row["over_sum"] = round(took[0] / sum(took[1:]), 2)
                 print(f"{named(row)}: together {row['over_sum']} of the sum", flush=True)
         save(options.json or RESULTS,
              {"scale": options.scale, "runs": results, "together": together})
     print(table([summary(result) for result in results + together]))
-    if not all(row.get("right", True) for one in results + together for row in one["rows"]):
+    if not all(row.get("right", True) for result in results + together for row in result["rows"]):
         raise SystemExit("an answer differs from DuckDB's")
 
 
 def named(row: dict[str, Any]) -> str:
-    """What a row took, and how."""
+    """Return the label of a row: its rounds per step, and its times."""
     return f"{row['physical']:,} {row['times']}"
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """A line of the table at the end."""
-    found: dict[str, Any] = {
+    """Return a line of the last table."""
+    line: dict[str, Any] = {
         "queries": " ".join(map(str, result["queries"])),
         "plain s": round(sum(result["plain_seconds"]), 2),
     }
     for row in result["rows"]:
-        found[named(row)] = row["seconds"]
-    return {**found, "changed order ms": result["rows"][0].get("changed_order_ms"),
+        line[named(row)] = row["seconds"]
+    return {**line, "changed order ms": result["rows"][0].get("changed_order_ms"),
             "over that at the smaller scale": result.get("changed_order_over_smaller"),
             "plain / changed order": result["plain_over_changed_order"]}
 
