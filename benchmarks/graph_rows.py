@@ -1,8 +1,8 @@
-"""Rows of the graph benchmarks: a fresh dataflow each, loaded, and then changed batch by batch.
+"""Rows of the graph benchmarks: each loads a graph into a new dataflow, then changes it in batches.
 
-Whatever the batch size, the answer after some rounds is the same:
+The answer after some rounds does not depend on the batch size:
 
-    rows that made as many rounds  ⟹  equal digests, and equal to the plain loop's over that graph
+    rows of equally many rounds  ⟹  equal digests, and equal to the plain loop's over that graph
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from plain_graphs import ROOT, Baseline, Digest, Failed, GraphX, recomputed, sum
 from rust_original import WORKERS, NoOriginal, Original, named, ratios
 from pyspark_diff import Dataflow, DiffFrame, InputSession
 
-#: In a small graph the answers are compared one by one, at every time, cut into steps at these
-#: rounds. A step of Spark jobs takes long however small it is.
+#: `verify` compares the answers of a small graph at every time. Its steps end at these rounds.
+#: Even a small step of Spark jobs takes long.
 CUTS = {"local": (1, 2, 3, 40, 41, 200), "spark": (20,)}
 
 
 class Overrun(BaseException):
-    """A row takes too long. No `Exception`: nothing between may take it for a failure."""
+    """A row takes too long. It is no `Exception`, so that no handler treats it as a failure."""
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def at_most(limit: float) -> Iterator[None]:
         raise Overrun
 
     before = signal.signal(signal.SIGALRM, stop)
-    # Once more if it was raised where Python ignores exceptions, as in a finalizer.
+    # The signal repeats, because Python ignores an exception in a finalizer.
     signal.setitimer(signal.ITIMER_REAL, limit, 30)
     try:
         yield
@@ -53,12 +53,12 @@ def at_most(limit: float) -> Iterator[None]:
 
 
 class Program:
-    """A dataflow over the edges of a graph. It holds state: how many rounds were processed.
+    """A dataflow over the edges of a graph. State: the number of processed rounds.
 
-    Subclasses say what is computed.
+    Subclasses define the answer.
     """
 
-    #: Seen by `verify`: nodes and edges of a graph in which the answer changes often.
+    #: Nodes and edges of the graph of `verify`, in which the answer changes often.
     small = (0, 0)
 
     def __init__(self, flow: Dataflow):
@@ -66,41 +66,41 @@ class Program:
         self.rounds = 0
         edges, self.edges_in = flow.input("edges", "src long, dst long")
         self.sessions: list[InputSession] = [self.edges_in]
-        # Shown to nobody, so that it is run and not kept.
+        # An ignored output runs the operators, but stores no rows.
         self.answer = self.define(edges).inspect(lambda updates: None, by_table=True)
         self.probes = [self.answer.probe()]
 
     def define(self, edges: DiffFrame) -> DiffFrame:
-        """The answer; adds the sessions of further inputs, with what they hold."""
+        """Return the answer. Add the sessions of further inputs, with their rows."""
         raise NotImplementedError
 
     def root(self) -> DiffFrame:
-        """One more input, of the node where a search begins."""
+        """Add an input with the node at which a search begins."""
         roots, roots_in = self.flow.input("roots", "node long")
         roots_in.insert([(ROOT,)])
         self.sessions.append(roots_in)
         return roots
 
     def keep(self) -> None:
-        """Keep the answer, to be read at the end, and add what else a benchmark wants."""
+        """Keep the answer for a read at the end. Subclasses add further outputs."""
         self.answer = self.answer.keep()
 
     def counted(self, answer: DataFrame) -> bool:
-        """Whether the further outputs agree with the answer at the end."""
+        """Return whether the further outputs agree with the last answer."""
         return True
 
     @staticmethod
     def expected(edges: list[tuple[int, int]]) -> Counter[tuple[int, int]]:
-        """The answer by a few lines of Python."""
+        """Compute the answer in plain Python."""
         raise NotImplementedError
 
     def load(self, edges: DataFrame | pa.Table) -> None:
-        """Take a graph in at time 0."""
+        """Load a graph at time 0."""
         self.edges_in.insert(edges)
         self._step(1)
 
     def change(self, graph: Graph, end: int) -> None:
-        """Process the rounds before ``end`` that are left, in one step."""
+        """Process the remaining rounds before ``end`` in one step."""
         self.edges_in.update(graph.updates(self.rounds, end))
         self._step(end + 1)
         self.rounds = end
@@ -112,12 +112,12 @@ class Program:
         self.flow.step_while(lambda: any(probe.less_than(then) for probe in self.probes))
 
     def now(self) -> DataFrame:
-        """The answer after the rounds so far."""
+        """Return the answer after the processed rounds."""
         return self.answer.at(self.rounds)
 
 
 class Truth:
-    """Digests of the plain loop's answers. It holds state: those that it has computed.
+    """Digests of the plain loop's answers. State: the computed digests by round.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Truth:
         self.known: dict[int, Digest] = {}
 
     def after(self, rounds: int) -> Digest:
-        """The digest after some rounds."""
+        """Return the digest after some rounds."""
         if rounds not in self.known:
             path = self._graph.write_after(rounds)
             self.known[rounds] = Digest.of(self._baseline.answer(self._spark.read.parquet(path)))
@@ -148,15 +148,15 @@ def run_row(
     changes: int,
     limit: float,
 ) -> tuple[dict[str, Any], int, Digest | None]:
-    """One row: load, then batches of changes until all are made or time is up.
+    """Measure a row: load the graph, then process batches until the rounds or the time end.
 
     Returns
     -------
     row : dict
     rounds : int
-        How many rounds were processed.
+        The number of processed rounds.
     digest : Digest or None
-        That of the answer then; None if not even the load came to an end.
+        The digest of the answer then, or None if the load did not end in time.
     """
     frame = spark.read.parquet(graph.path)
     load_seconds, took, read, digest, counted = None, [], [], None, True
@@ -170,8 +170,8 @@ def run_row(
             with _until(spark, limit), tqdm(total=changes, disable=None, leave=False) as bar:
                 for first in steps:
                     end = min(first + batch, changes)
-                    one, _ = seconds(lambda: program.change(graph, end))
-                    took.append(one)
+                    duration, _ = seconds(lambda: program.change(graph, end))
+                    took.append(duration)
                     read.append(flow.last_report.rows_in + flow.last_report.rows_read)
                     bar.update(end - first)
             answer = program.now()
@@ -200,7 +200,7 @@ def run_row(
 
 @contextlib.contextmanager
 def _until(spark: SparkSession, limit: float) -> Iterator[None]:
-    """Leave the block after a number of seconds, and stop what Spark does for it."""
+    """Leave the block after a number of seconds, and cancel its Spark jobs."""
     try:
         with at_most(limit):
             yield
@@ -216,7 +216,7 @@ def run_rows(
     shapes: list[tuple[int, int]],
     limit: float,
 ) -> list[dict[str, Any]]:
-    """Rows of some shapes (rounds in a batch, rounds in all), compared with the plain loop."""
+    """Measure rows of shapes (rounds in a batch, all rounds), and compare with the plain loop."""
     rows = []
     for batch, changes in shapes:
         row, rounds, digest = run_row(spark, make, graph, batch, changes, limit)
@@ -240,12 +240,12 @@ def run_graph(
     limit: float,
     plain_limit: float = 0,
 ) -> dict[str, Any]:
-    """All rows over one graph, between two runs of the plain loop, and then the loop's own rows.
+    """Measure all rows over a graph between two runs of the plain loop, then the loop's own rows.
 
     Returns
     -------
     dict
-        What is saved; ``sums`` is what GraphX has to find.
+        The saved result. Its ``sums`` are the expected answer of GraphX.
     """
     truth = Truth(spark, graph, baseline)
     cached: list[float] = []
@@ -261,7 +261,7 @@ def run_graph(
 
     memory = Memory()
     answer = plain()
-    truth.known[0], found = Digest.of(answer), sums(answer)
+    truth.known[0], graphx_sums = Digest.of(answer), sums(answer)
     del answer
     rows = run_rows(spark, make, graph, truth, shapes, limit)
     if looped[0] < limit / 4:
@@ -274,23 +274,23 @@ def run_graph(
         "plain_mean_seconds": round(statistics.mean(looped), 3),
         "plain_cache_seconds": cached,
         "plain_peak_gib": memory.gigabytes(),
-        "sums": found,
+        "sums": graphx_sums,
         "rows": rows,
         "plain_rows": plain_rows,
     }
 
 
 def shapes(changes: int, batches: list[int], singles: int) -> list[tuple[int, int]]:
-    """Rows: single changes first, then each batch size until all changes are made."""
-    found = [(1, singles)] if singles else []
-    return found + [(batch, changes) for batch in sorted({min(b, changes) for b in batches})]
+    """Return the shapes of rows: single changes first, then all changes in each batch size."""
+    single = [(1, singles)] if singles else []
+    return single + [(batch, changes) for batch in sorted({min(b, changes) for b in batches})]
 
 
 def run_plain(
     spark: SparkSession, baseline: Baseline, graph: Graph, shapes: list[tuple[int, int]],
     limit: float,
 ) -> list[dict[str, Any]]:
-    """The same rows for the plain loop, which computes everything anew after each batch."""
+    """Measure the same rows for the plain loop, which starts from scratch after each batch."""
 
     def measured(path: str) -> tuple[float, float]:
         before, took, _ = baseline.measure(spark, path)
@@ -303,57 +303,57 @@ def run_graphx(
     graphx: GraphX, baseline: Baseline, graph: Graph, warm: Graph, result: dict[str, Any],
     shapes: list[tuple[int, int]], limit: float,
 ) -> dict[str, Any]:
-    """What GraphX takes, whether it agrees, and the same rows, everything computed anew."""
+    """Measure GraphX, compare its answer, and measure the same rows, each computed from scratch."""
     with graphx.started(baseline, warm.path) as run:
         try:
-            found = run(graph.path)
-            same = all(found[name] == value for name, value in result["sums"].items())
-            found["agrees_with_plain"] = same
-            print(f"  GraphX: {found}", flush=True)
+            measures = run(graph.path)
+            same = all(measures[name] == value for name, value in result["sums"].items())
+            measures["agrees_with_plain"] = same
+            print(f"  GraphX: {measures}", flush=True)
 
             def measured(path: str) -> tuple[float, float]:
-                one = run(path)
-                return one["build_seconds"], one["seconds"]
+                build_and_run = run(path)
+                return build_and_run["build_seconds"], build_and_run["seconds"]
 
-            found["rows"] = recomputed("GraphX", measured, graph, shapes, limit)
+            measures["rows"] = recomputed("GraphX", measured, graph, shapes, limit)
         except Failed as failed:
-            found = {"failed": str(failed)}
+            measures = {"failed": str(failed)}
             print(f"  GraphX: {failed}", flush=True)
-    return found
+    return measures
 
 
 def run_original(
     original: Original, program: str, graph: Graph, result: dict[str, Any],
     shapes: list[tuple[int, int]], limit: float,
 ) -> list[dict[str, Any]]:
-    """The same rows for the original, with one worker and with two, compared with ours."""
+    """Measure the same rows for the original with one and two workers, and compare with ours."""
     rows = []
     for (batch, changes), ours in zip(shapes, result["rows"]):
         for workers in WORKERS:
             row: dict[str, Any] = {"workers": workers, "rounds_per_batch": batch}
             steps = [(batch, -(-changes // batch))]
             try:
-                found = original.run(
+                run = original.run(
                     program, graph.path, workers, graph.write_changes(changes), steps, limit
                 )
             except NoOriginal as failed:
                 rows.append({**row, "failed": str(failed)})
                 print(f"  original, {named(workers)}: {failed}", flush=True)
                 continue
-            step = found["steps"][0]
-            same = ours["digest"] == str(found["hashes"]) and ours["records"] == found["records"]
-            row |= {name: found[name] for name in ("rounds", "read_seconds", "load_seconds")}
+            step = run["steps"][0]
+            same = ours["digest"] == str(run["hashes"]) and ours["records"] == run["records"]
+            row |= {name: run[name] for name in ("rounds", "read_seconds", "load_seconds")}
             row |= {name: step[name] for name in ("seconds", "median_ms", "max_ms")}
             row["us_per_round"] = round(step["seconds"] / changes * 1e6, 2)
-            row["peak_gib"] = found["peak_gib"]
-            row["agrees_with_ours"] = same if ours["rounds"] == found["rounds"] else None
+            row["peak_gib"] = run["peak_gib"]
+            row["agrees_with_ours"] = same if ours["rounds"] == run["rounds"] else None
             print(f"  original, {named(workers)}: {row}", flush=True)
             rows.append(row)
     return rows
 
 
 def original_ratios(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ours over the original's: the load, and a round in batches of each size."""
+    """Return our seconds over the original's: of the load, and of a round in each batch size."""
     rounds = {row["rounds_per_batch"]: row["us_per_round"] for row in result["rows"]}
     theirs = [
         (row["workers"], row["load_seconds"], {row["rounds_per_batch"]: row["us_per_round"]})
@@ -363,14 +363,14 @@ def original_ratios(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a row that are printed as a table."""
+    """Return the printed columns of a row."""
     names = ("rounds_per_batch", "batches", "load_seconds", "seconds", "median_ms", "max_ms",
              "us_per_round", "rows_read", "state_bytes", "agrees_with_plain")
     return {**{name: row[name] for name in names}, "peak_gib": row["peak_gib"].get("total")}
 
 
 def show_rows(result: dict[str, Any]) -> None:
-    """Tables of all rows over a graph."""
+    """Print the tables of all rows over a graph."""
     ours = [shown(row) for row in result["rows"]]
     tables = {
         "": ours, "plain Spark": result["plain_rows"],
@@ -383,19 +383,19 @@ def show_rows(result: dict[str, Any]) -> None:
 
 
 def load_seconds(result: dict[str, Any]) -> float | None:
-    """The median of all loads of a graph."""
+    """Return the median of all loads of a graph."""
     loads = [row["load_seconds"] for row in result["rows"] if row["load_seconds"] is not None]
     return statistics.median(loads) if loads else None
 
 
 def complete(result: dict[str, Any], batch: int) -> dict[str, Any] | None:
-    """The row with batches of a size, if it made all its changes."""
+    """Return the row with batches of a size, if it processed all its changes."""
     rows = [row for row in result["rows"] if row["rounds_per_batch"] == batch and row["complete"]]
     return rows[0] if rows and rows[0]["rounds"] else None
 
 
 def load_and_batches(result: dict[str, Any], changes: int) -> list[dict[str, Any]]:
-    """What the runs over one graph are judged by, if nothing else is asked of it."""
+    """Return the default ratios of the runs over a graph."""
     plain, load = result["plain_mean_seconds"], load_seconds(result)
     rows = [ratio("load / plain", load, plain)]
     for row in result["rows"]:
@@ -404,9 +404,9 @@ def load_and_batches(result: dict[str, Any], changes: int) -> list[dict[str, Any
         batch = row["rounds_per_batch"]
         if batch > 1:
             rows.append(ratio(f"a batch of {batch:,} / load", row["median_ms"] / 1e3, load))
-    one = complete(result, 1)
-    if one is not None:
-        rows.append(ratio("plain / one replacement", plain, one["median_ms"] / 1e3))
+    single = complete(result, 1)
+    if single is not None:
+        rows.append(ratio("plain / one replacement", plain, single["median_ms"] / 1e3))
     graphx = result.get("graphx", {}).get("seconds")
     if graphx:
         rows.append(ratio("load / GraphX", load, graphx))
@@ -414,23 +414,23 @@ def load_and_batches(result: dict[str, Any], changes: int) -> list[dict[str, Any
 
 
 def all_right(results: list[dict[str, Any]]) -> bool:
-    """Whether every row that has an answer has the right one."""
+    """Return whether no row has a wrong answer."""
     rows = [row for result in results for row in result["rows"] + result["original"]]
     compared = ("agrees_with_plain", "agrees_with_ours")
     return all(row.get(name) is not False for row in rows for name in compared)
 
 
 def verify(spark: SparkSession, make: type[Program], folder: str, runner: str) -> None:
-    """Compare the answers one by one, at every time, in a small graph."""
+    """Compare all answers of a small graph at every time."""
     graph = write_graph(os.path.join(folder, f"verify-{runner}"), *make.small, CUTS[runner][-1])
-    kept: list[pa.Table] = []
+    tables: list[pa.Table] = []
     with Dataflow(spark, runner=runner) as flow:
         program = make(flow)
-        program.answer.inspect(kept.append, by_table=True)
+        program.answer.inspect(tables.append, by_table=True)
         program.load(graph.after(0))
         for end in CUTS[runner]:
             program.change(graph, end)
-    updates = pa.concat_tables(kept)
+    updates = pa.concat_tables(tables)
     columns = [column.to_numpy() for column in updates.columns]
     order = np.argsort(columns[2], kind="stable")
     rows = zip(*(column[order].tolist() for column in columns))
@@ -445,4 +445,4 @@ def verify(spark: SparkSession, make: type[Program], folder: str, runner: str) -
         if {key: count for key, count in now.items() if count} != dict(expected):
             raise SystemExit(f"the answer at time {at} is wrong (runner {runner!r})")
     if row is not None:
-        raise SystemExit(f"updates at time {row[2]}, which never was (runner {runner!r})")
+        raise SystemExit(f"updates at time {row[2]}, after the last round (runner {runner!r})")

@@ -1,11 +1,11 @@
-"""What one changed edge costs each algorithm of `pyspark_diff.graphs`, beside doing it all again.
+"""The cost of a changed edge for each algorithm of `pyspark_diff.graphs`, against a new start.
 
     python benchmarks/graph_steps.py                      # 100k nodes / 1M edges
     python benchmarks/graph_steps.py --only bfs k_core
 
-Load a random graph, then replace one edge in each of some steps. In the end the graph as it then is
-is loaded into a fresh dataflow of the same program: its answer must be the same, and what that took
-is the time from scratch. Algorithms that do more than follow edges get a smaller graph.
+The benchmark loads a random graph, then replaces one edge per step. At the end it loads the final
+graph into a new dataflow of the same program. The answers must be equal, and the seconds of that
+load are the time from scratch. Algorithms that do more than follow edges have a smaller graph.
 Absolute times depend on the machine: quote ratios.
 """
 
@@ -37,7 +37,7 @@ def components(edges: DiffFrame) -> DiffFrame:
 
 
 Algorithm = Callable[[DiffFrame], DiffFrame]
-#: Each algorithm, and by how much its graph is smaller: in nodes, and in edges.
+#: Each algorithm, and the divisors of the nodes and edges of its graph.
 ALGORITHMS: dict[str, tuple[Algorithm, int, int]] = {
     "degrees": (graphs.degrees, 1, 1),
     "reachability": (lambda edges: graphs.reachability(edges, ROOT), 1, 1),
@@ -52,25 +52,25 @@ ALGORITHMS: dict[str, tuple[Algorithm, int, int]] = {
     "pregel": (components, 10, 10),
     "pagerank": (lambda edges: graphs.pagerank(edges, rounds=5), 10, 10),
     "label_propagation": (graphs.label_propagation, 10, 10),
-    # Where most nodes reach most others the answer is all pairs.
+    # If most nodes reach most others, the answer is all pairs.
     "transitive_closure": (graphs.transitive_closure, 10, 125),
 }
 
 
 def loaded(flow: Dataflow, algorithm: Algorithm, rows: np.ndarray) -> tuple[Any, DiffFrame, float]:
-    """A program that has taken a graph in: its session, its answer, and what that took."""
-    edges, given = flow.input("edges", "src long, dst long, weight long")
+    """Load edges into a program. Return its session, its answer, and the seconds of the load."""
+    edges, session_in = flow.input("edges", "src long, dst long, weight long")
     answer = algorithm(edges).keep()
 
     def load() -> None:
-        given.insert(pa.table(dict(zip(("src", "dst", "weight"), rows.T))))
+        session_in.insert(pa.table(dict(zip(("src", "dst", "weight"), rows.T))))
         flow.advance_to(1)
 
-    return given, answer, seconds(load)[0]
+    return session_in, answer, seconds(load)[0]
 
 
 def digest(answer: DiffFrame, at: int) -> tuple[int, int]:
-    """The number of records, and the sum of their hashes."""
+    """Return the number of records, and the sum of their hashes."""
     row = answer.at(at).selectExpr(
         "count(*)", f"sum(CAST(xxhash64({', '.join(answer.columns)}) AS DECIMAL(38, 0)))"
     ).first()
@@ -81,7 +81,7 @@ def digest(answer: DiffFrame, at: int) -> tuple[int, int]:
 def measure(
     spark: SparkSession, name: str, nodes: int, edges: int, steps: int
 ) -> dict[str, Any]:
-    """One row."""
+    """Measure the row of an algorithm."""
     algorithm, fewer_nodes, fewer_edges = ALGORITHMS[name]
     nodes, edges = max(20, nodes // fewer_nodes), max(20, edges // fewer_edges)
     choice = np.random.default_rng(SEED)
@@ -90,22 +90,22 @@ def measure(
     ])
     took = []
     with Dataflow(spark) as flow:
-        given, answer, load = loaded(flow, algorithm, rows[:edges])
+        edges_in, answer, load = loaded(flow, algorithm, rows[:edges])
         for step in range(steps):
             def replace() -> None:
-                given.remove([tuple(rows[step].tolist())])
-                given.insert([tuple(rows[edges + step].tolist())])
+                edges_in.remove([tuple(rows[step].tolist())])
+                edges_in.insert([tuple(rows[edges + step].tolist())])
                 flow.advance_to(step + 2)
 
             took.append(seconds(replace)[0])
-        found = digest(answer, steps)
+        digest_of_steps = digest(answer, steps)
     with Dataflow(spark) as flow:
         _, answer, scratch = loaded(flow, algorithm, rows[steps:])
-        if digest(answer, 0) != found:
-            raise AssertionError(f"{name}: the answer is not that of the graph as it is")
+        if digest(answer, 0) != digest_of_steps:
+            raise AssertionError(f"{name}: the steps and the load from scratch differ")
     median = statistics.median(took)
     return {
-        "algorithm": name, "nodes": nodes, "edges": edges, "records": found[0],
+        "algorithm": name, "nodes": nodes, "edges": edges, "records": digest_of_steps[0],
         "load_seconds": round(load, 2), "scratch_seconds": round(scratch, 2),
         "median_ms": round(median * 1e3, 1), "min_ms": round(min(took) * 1e3, 1),
         "max_ms": round(max(took) * 1e3, 1), "scratch_over_step": round(scratch / median),
@@ -122,13 +122,13 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = session("graph steps", memory="2g", conf={"spark.ui.enabled": False})
     spark.sparkContext.setLogLevel("ERROR")
-    found = []
+    rows = []
     for name in arguments.only:
         measure(spark, name, 1_000, 5_000, 3)  # compiles kernels and warms the JVM
-        found.append(measure(spark, name, arguments.nodes, arguments.edges, arguments.steps))
-        print(table(found[-1:]).splitlines()[-1], flush=True)
-        save(arguments.json, {"steps": arguments.steps, "algorithms": found})
-    print(table(found))
+        rows.append(measure(spark, name, arguments.nodes, arguments.edges, arguments.steps))
+        print(table(rows[-1:]).splitlines()[-1], flush=True)
+        save(arguments.json, {"steps": arguments.steps, "algorithms": rows})
+    print(table(rows))
     spark.stop()
 
 

@@ -1,12 +1,16 @@
-"""A breadth-first search that is loaded through Spark while somebody looks on, and cancels.
+"""Progress and cancellation of a breadth-first search that Spark loads.
 
     python benchmarks/live.py            # 1M nodes / 10M edges
     python benchmarks/live.py --quick    # 10k nodes / 100k edges
 
-How often progress moves, and what the longest time is in which it does not; how long a step takes
-to end when it is cancelled at some moments of the load, and whether it leaves files; and what a
-step costs with the bridge that looks into Spark, and without it. The runs with and without it take
-turns, so quote their ratio: absolute times depend on the machine.
+The benchmark measures:
+
+- how often progress moves, and the longest time without a move;
+- how long a step takes to end after a cancellation during the load, and whether it leaves files;
+- the cost of a step with and without the bridge, which reads Spark's progress.
+
+The runs with and without the bridge take turns, so quote their ratio: absolute times depend on the
+machine.
 """
 
 from __future__ import annotations
@@ -27,26 +31,26 @@ from plain_graphs import ROOT
 from pyspark_diff import Dataflow, Progress, StepCancelledError, graphs
 from pyspark_diff.spark.session import session
 
-#: Seconds between two looks.
+#: Seconds between two reads of the progress.
 LOOK = 0.05
 
 
 @contextmanager
 def fed(spark: SparkSession, graph: Graph, root: str) -> Iterator[Dataflow]:
-    """A dataflow that has the graph, and has not stepped yet."""
+    """Yield a dataflow with the graph as input, before its first step."""
     with Dataflow(spark, runner="spark", root=root) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
         graphs.bfs(edges, roots).keep("distances")
         roots_in.insert([(ROOT,)])
         edges_in.insert(spark.read.parquet(graph.path))
-        for given in (edges_in, roots_in):
-            given.advance_to(1)
+        for session_in in (edges_in, roots_in):
+            session_in.advance_to(1)
         yield flow
 
 
 def watched(spark: SparkSession, graph: Graph, root: str) -> dict[str, Any]:
-    """How progress moves."""
+    """Measure how progress moves during the load."""
     with fed(spark, graph, root) as flow:
         running = flow.step_async()
         began = time.monotonic()
@@ -57,8 +61,8 @@ def watched(spark: SparkSession, graph: Graph, root: str) -> dict[str, Any]:
         running.wait()
         took = time.monotonic() - began
         start = looks[0][1].frontier  # nothing is complete before the commit
-        # What is seen of the step while it runs: all its numbers, but not the clock.
-        live = [(at, seen._replace(seconds=0.0)) for at, seen in looks if seen.running]
+        # The numbers of the running step without the clock.
+        live = [(at, progress._replace(seconds=0.0)) for at, progress in looks if progress.running]
         pairs = list(zip(live, live[1:]))
         moves = [at for (_, old), (at, new) in pairs if old != new]
         moved = [at for (_, old), (at, new) in pairs if _counts(old) != _counts(new)]
@@ -71,7 +75,7 @@ def watched(spark: SparkSession, graph: Graph, root: str) -> dict[str, Any]:
                 any(n < o for o, n in zip(_numbers(old), _numbers(new)))
                 for (_, old), (_, new) in pairs
             ),
-            "frontier_ahead": sum(seen.frontier != start for _, seen in live),
+            "frontier_ahead": sum(progress.frontier != start for _, progress in live),
         }
 
 
@@ -80,12 +84,12 @@ def _numbers(progress: Progress) -> list[float]:
 
 
 def _counts(progress: Progress) -> Progress:
-    """Without the time that tasks have run, which tells that they run, and no more."""
+    """Return progress without the task seconds, which only show that tasks run."""
     return progress._replace(task_seconds=0.0)
 
 
 def cancelled(spark: SparkSession, graph: Graph, root: str, after: float) -> dict[str, Any]:
-    """How long a step takes to end that is cancelled after some seconds."""
+    """Cancel a step after some seconds, and measure how long it takes to end."""
     with fed(spark, graph, root) as flow:
         before, frontier = _files(root), flow.progress().frontier
         running = flow.step_async()
@@ -112,7 +116,7 @@ def _files(root: str) -> set[str]:
 
 
 def loaded(spark: SparkSession, graph: Graph, root: str, bridge: bool) -> float:
-    """Seconds of the load, with the bridge or without."""
+    """Return the seconds of the load, with or without the bridge."""
     spark.conf.set("spark.pyspark_diff.bridge", str(bridge).lower())
     with fed(spark, graph, root) as flow:
         return seconds(flow.step)[0]
@@ -134,26 +138,26 @@ def main() -> None:
         graph = write_graph(os.path.join(folder, "graph"), nodes, edges, 1)
         root = os.path.join(folder, "state")
         os.mkdir(root)
-        loaded(spark, graph, root, True)  # what is compiled first
-        found: dict[str, Any] = {"nodes": nodes, "edges": edges}
+        loaded(spark, graph, root, True)  # compiles kernels
+        result: dict[str, Any] = {"nodes": nodes, "edges": edges}
         pairs = [
             (loaded(spark, graph, root, True), loaded(spark, graph, root, False))
             for _ in range(arguments.pairs)
         ]
         spark.conf.set("spark.pyspark_diff.bridge", "true")
-        found["watched"] = watched(spark, graph, root)
-        moments = np.linspace(0, found["watched"]["seconds"], arguments.cancels + 2)[1:-1]
-        found["cancelled"] = [cancelled(spark, graph, root, float(at)) for at in moments]
+        result["watched"] = watched(spark, graph, root)
+        moments = np.linspace(0, result["watched"]["seconds"], arguments.cancels + 2)[1:-1]
+        result["cancelled"] = [cancelled(spark, graph, root, float(at)) for at in moments]
         ratios = sorted(with_ / without for with_, without in pairs)
-        found["with_over_without"] = {
+        result["with_over_without"] = {
             "median": round(float(np.median(ratios)), 3), "least": round(ratios[0], 3),
             "most": round(ratios[-1], 3), "seconds": [[round(s, 2) for s in p] for p in pairs],
         }
-    print(table([found["watched"]]))
-    print(table(found["cancelled"]))
-    print("load with the bridge over without:", found["with_over_without"])
+    print(table([result["watched"]]))
+    print(table(result["cancelled"]))
+    print("load with the bridge over without:", result["with_over_without"])
     if arguments.json:
-        save(arguments.json, found)
+        save(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""A Delta view of a 3-way join and an aggregate, kept up to date, against computing it anew.
+"""A maintained Delta view of a 3-way join and an aggregate, against computing the view again.
 
     python benchmarks/nightly_view.py                  # 10M facts, 1M customers, 100k products
     python benchmarks/nightly_view.py --quick          # 100k facts
 
-Sales, customers and products are Delta tables; a tenth of a percent of the sales is updated,
-inserted and deleted each night, and a few customers and products. Then, in turns in one process:
+Sales, customers and products are Delta tables. Each night updates, inserts and deletes a tenth of a
+percent of the sales, and updates a customer and a product. Then one process runs in turn:
 
-    catch_up        read what has changed, step, commit, and merge the changes into the view
-    plain Spark     join and aggregate the tables as they are, and overwrite the view
+    catch_up        read the changes, step, commit, and merge the changes into the view
+    plain Spark     join and aggregate the current tables, and overwrite the view
 
-and both views are compared. Delta's jars are those of ci/delta_jars, or of --jars. Where deltalake
-is not installed, or with --spark-only, Spark reads the tables and merges.
+At the end it compares both views. The Delta jars come from ci/delta_jars or --jars. If deltalake is not
+installed, or with --spark-only, Spark reads the tables and merges.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from pyspark_diff import Dataflow
 from pyspark_diff.sinks import Epoch, Sink, delta_merge
 from pyspark_diff.sources import Reading, Source, delta
 
-#: What is set of the tables that are read.
+#: Properties of the input tables.
 FEED = "delta.enableChangeDataFeed=true, delta.enableDeletionVectors=true"
 
 
 def delta_session(jars: str, memory: str) -> SparkSession:
-    """A session that knows Delta."""
-    found = sorted(map(str, Path(jars).glob("*.jar")))
-    if not found:
+    """Return a session with Delta."""
+    paths = sorted(map(str, Path(jars).glob("*.jar")))
+    if not paths:
         raise SystemExit(f"no jars in {jars}: run ci/delta_jars, or name another folder by --jars")
     return pyspark_diff.session("benchmark nightly_view", memory=memory, conf={
-        "spark.jars": ",".join(found),
+        "spark.jars": ",".join(paths),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Fifty, which is Delta's own, are for logs of millions of files; it is for both sides.
+        # Delta's default of fifty suits logs of millions of files. Both sides use this number.
         "spark.databricks.delta.snapshotPartitions": 2,
     })
 
 
 class Night:
-    """The tables in a folder, and what becomes of them.
+    """The tables in a folder, their changes and their views.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Night:
         return f"delta.`{self.folder}/{table}`"
 
     def make(self) -> None:
-        """The tables, as they are at first."""
+        """Create the initial tables."""
         customers, products = self.sizes["customers"], self.sizes["products"]
         for name, columns, count in (
             ("sales", self.sale(customers, products), self.sizes["sales"]),
@@ -93,7 +93,7 @@ class Night:
         ]
 
     def changes(self, number: int) -> None:
-        """A night: a tenth of a percent of the sales, half of it updates; few of the others."""
+        """Change a tenth of a percent of the sales, half by updates, and a row per other table."""
         many = self.sizes["sales"] // 1000
         chosen = self.spark.range(many).selectExpr(
             f"CASE WHEN id % 4 = 0 THEN {self.next} + id "
@@ -116,7 +116,7 @@ class Night:
             )
 
     def view(self, sales: Any, customers: Any, products: Any) -> Any:
-        """The view, of collections and of frames alike."""
+        """Return the view of collections or of frames."""
         joined = sales.join(products, "product").join(customers, "customer")
         return joined.groupBy("region", "category", "day").agg(
             F.sum("cents").alias("cents"), F.count("*").alias("sales")
@@ -132,7 +132,7 @@ class Night:
         self.view(*tables).sink("view", TimedSink(target, self.phases))
 
     def plain(self) -> None:
-        """The view by Spark, from what is there."""
+        """Compute the view from the current tables with Spark, and write it."""
         tables = [self.read(name) for name in ("sales", "customers", "products")]
         self.view(*tables).write.format("delta").mode("overwrite").save(f"{self.folder}/plain")
 
@@ -140,16 +140,16 @@ class Night:
         return self.spark.read.table(self.name(name))
 
     def check(self) -> int:
-        """Refuse a view that is not the other one; how many rows it has."""
-        kept, plain = self.read("view"), self.read("plain")
-        kept = kept.select(plain.columns)
-        if kept.exceptAll(plain).union(plain.exceptAll(kept)).count():
-            raise SystemExit("the view is not what plain Spark makes of the tables")
+        """Raise an error if the views differ. Return the number of their rows."""
+        maintained, plain = self.read("view"), self.read("plain")
+        maintained = maintained.select(plain.columns)
+        if maintained.exceptAll(plain).union(plain.exceptAll(maintained)).count():
+            raise SystemExit("the maintained view differs from plain Spark's")
         return plain.count()
 
 
 class Timed(Source):
-    """A source of which the seconds are added up."""
+    """A source that adds the seconds of its reads to a phase."""
 
     def __init__(self, source: Source, phases: dict[str, float]):
         self._source, self._phases = source, phases
@@ -159,13 +159,13 @@ class Timed(Source):
         return self._source.columns(spark)
 
     def read(self, spark: SparkSession, offset: Any) -> Reading | None:
-        took, found = seconds(lambda: self._source.read(spark, offset))
+        took, reading = seconds(lambda: self._source.read(spark, offset))
         self._phases["read"] = self._phases.get("read", 0) + took
-        return found
+        return reading
 
 
 class TimedSink(Sink):
-    """A sink of which the seconds are told."""
+    """A sink that records the seconds of its last write in a phase."""
 
     def __init__(self, sink: Sink, phases: dict[str, float]):
         self._sink, self._phases = sink, phases
@@ -178,7 +178,7 @@ class TimedSink(Sink):
 
 
 def measured(night: Night, rounds: int) -> list[dict[str, Any]]:
-    """Nights, each caught up with and computed anew, in turns."""
+    """Measure nights: `catch_up`, then plain Spark, in turns."""
     rows = []
     with Dataflow.open(f"{night.folder}/store", night.program, spark=night.spark) as flow:
         load, _ = seconds(flow.catch_up)
