@@ -1,12 +1,13 @@
-"""Aggregates of groups under changes, beside plain Spark computing them in the same session.
+"""Aggregates of groups under changes, against plain Spark in the same session.
 
     python benchmarks/aggregates.py                       # 10,000,000 rows in 1,000,000 groups
     python benchmarks/aggregates.py --rows 100000 --groups 10000 --json results.json
 
-Load rows from Parquet, then replace some: a change removes one row and inserts another at a
-logical time of its own. Eight functions of all groups, then the maximum of all rows as one group
-beside the maximum of each group of ten. Seconds of ours and of plain Spark come from one run, so
-quote their ratios: absolute times depend on the machine.
+The benchmark loads rows from Parquet, then replaces some: a change removes one row and inserts
+another at a separate logical time. The first part computes eight functions of each group. The
+second part compares the maximum of all rows as one group with the maximum of each group of ten.
+Seconds of ours and of plain Spark come from one run, so quote their ratios: absolute times depend
+on the machine.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from measure import Memory, save, seconds, table
 from pyspark_diff import Dataflow, DiffFrame
 
 SCHEMA = "k long, v long, w double"
-#: Changes in one physical step, and how many such steps are measured.
+#: Changes in one physical step, and the number of measured steps.
 BATCHES = {1: 200, 1_000: 10}
-#: How often the maximum of all rows, and a row of a small group, is changed.
+#: Measured removals and insertions of a maximum.
 REPEATS = 30
 FILES = 8
-#: Results are compared one by one over this many rows, in a tenth as many groups.
+#: The number of rows of `verify`. It has a tenth as many groups.
 VERIFIED = 10_000
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Generated rows on disk, and those of them that changes need.
+    """Generated rows on disk, and the rows that changes need.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ class Rows:
 
 
 def functions() -> list[Any]:
-    """Eight mixed functions: counts, sums, extremes, distinct values."""
+    """Return eight mixed functions: counts, sums, extremes, distinct values."""
     return [
         F.count("*").alias("rows"),
         F.sum("v").alias("sum"),
@@ -74,31 +75,31 @@ def functions() -> list[Any]:
 
 
 def write_rows(folder: str, rows: int, groups: int) -> Rows:
-    """Random rows as Parquet files, equally many in each group."""
+    """Write random rows as Parquet files, equally many in each group."""
     random = np.random.default_rng(7)
     path = os.path.join(folder, f"rows-{rows}-{groups}")
     os.makedirs(path)
     k = random.permutation(np.arange(rows) % groups)
     v = random.integers(0, 1000, rows)
-    # The maximum is never among the rows that are replaced.
+    # No change replaces the maximum.
     w = random.random(rows)
     replaced = min(sum(size * steps for size, steps in BATCHES.items()), rows // 2)
     w[:replaced] /= 2
-    every = pa.table({"k": k, "v": v, "w": w})
+    rows_table = pa.table({"k": k, "v": v, "w": w})
     ends = np.linspace(0, rows, FILES + 1).astype(np.int64)
     for number, (first, end) in enumerate(zip(ends, ends[1:])):
         pq.write_table(
-            every.slice(first, end - first),
+            rows_table.slice(first, end - first),
             f"{path}/{number}.parquet",
             use_dictionary=False,
             compression="none",
         )
     order = np.argsort(-w)[:REPEATS]
-    return Rows(path, groups, every.take(np.arange(replaced)), every.take(order))
+    return Rows(path, groups, rows_table.take(np.arange(replaced)), rows_table.take(order))
 
 
 class Table:
-    """A dataflow over the rows. It holds state: a time, and how many rows were replaced."""
+    """A dataflow over the rows. State: the time, and the number of replaced rows."""
 
     def __init__(self, flow: Dataflow, rows: Rows, answer: Callable[[DiffFrame], DiffFrame]):
         self.flow, self.rows = flow, rows
@@ -107,16 +108,16 @@ class Table:
         self.time = 1
         collection, self.session = flow.input("rows", SCHEMA)
         self.answer = answer(collection)
-        # Shown to nobody, so that it is run and not kept.
+        # An ignored output runs the operators, but stores no rows.
         self.probe = self.answer.inspect(lambda updates: None, by_table=True).probe()
 
     def load(self, frame: DataFrame) -> None:
-        """Take all rows in at time 0."""
+        """Load all rows at time 0."""
         self.session.insert(frame)
         self.step(1)
 
     def replacements(self, count: int) -> pa.Table | None:
-        """Update rows of the next changes, each at a time of its own; None if none are left."""
+        """Return the updates of the next changes, one time per change, or None at the end."""
         gone = self.rows.first.slice(self._replaced, count)
         if gone.num_rows < count:
             return None
@@ -138,13 +139,13 @@ class Table:
         self.session.update(updates)
         self.step(self.time + updates.num_rows // 2)
 
-    def one(self, row: pa.Table, diff: int) -> None:
-        """Insert or remove one row in a step of its own."""
+    def change_row(self, row: pa.Table, diff: int) -> None:
+        """Insert or remove one row in a separate step."""
         (self.session.insert if diff > 0 else self.session.remove)(row)
         self.step(self.time + 1)
 
     def step(self, then: int) -> None:
-        """Process everything before a time."""
+        """Process all updates before a time."""
         self.time = then
         self.session.advance_to(then)
         self.session.flush()
@@ -152,12 +153,12 @@ class Table:
 
 
 def plain(frame: DataFrame) -> None:
-    """The eight functions from scratch, with plain Spark."""
+    """Compute the eight functions from scratch with plain Spark."""
     frame.groupBy("k").agg(*functions()).write.format("noop").mode("overwrite").save()
 
 
 def run_mixed(spark: SparkSession, rows: Rows) -> dict[str, Any]:
-    """Eight functions: load, then all batch sizes."""
+    """Measure eight functions: the load, then all batch sizes."""
     frame = spark.read.parquet(rows.path)
     with Memory() as memory, Dataflow(spark) as flow:
         work = Table(flow, rows, lambda c: c.groupBy("k").agg(*functions()))
@@ -166,7 +167,7 @@ def run_mixed(spark: SparkSession, rows: Rows) -> dict[str, Any]:
         state = sum(trace.size for trace in flow._state.traces.values())
         later, _ = seconds(lambda: plain(frame))
         plain_seconds = statistics.median([before, later])
-        found = []
+        measures = []
         for changes, repeats in BATCHES.items():
             times, read = [], []
             for _ in range(repeats):
@@ -179,7 +180,7 @@ def run_mixed(spark: SparkSession, rows: Rows) -> dict[str, Any]:
             if not times:
                 continue
             middle = statistics.median(times)
-            found.append(
+            measures.append(
                 {
                     "changes": changes,
                     "steps": len(times),
@@ -197,38 +198,38 @@ def run_mixed(spark: SparkSession, rows: Rows) -> dict[str, Any]:
         "load_over_plain": round(load_seconds / plain_seconds, 2),
         "state_bytes": state,
         "peak_gib": memory.gigabytes(),
-        "changes": found,
+        "changes": measures,
     }
 
 
 def run_maximum(spark: SparkSession, rows: Rows, grouped: bool) -> dict[str, Any]:
-    """The maximum of all rows, or of each group: remove the greatest row, and insert a greater."""
+    """Measure the maximum of all rows or each group: remove the greatest row, insert a greater."""
     frame = spark.read.parquet(rows.path)
 
     def answer(collection: DiffFrame) -> DiffFrame:
         greatest = F.max("w").alias("greatest")
-        found = collection.groupBy("k").agg(greatest) if grouped else collection.agg(greatest)
-        return found.inspect(kept.append, by_table=True)
+        maxima = collection.groupBy("k").agg(greatest) if grouped else collection.agg(greatest)
+        return maxima.inspect(updates.append, by_table=True)
 
-    kept: list[pa.Table] = []
+    updates: list[pa.Table] = []
     with Memory() as memory, Dataflow(spark) as flow:
         work = Table(flow, rows, answer)
         load_seconds, _ = seconds(lambda: work.load(frame))
         removals, insertions = [], []
         for number in range(rows.largest.num_rows):
             row = rows.largest.slice(number, 1)
-            kept.clear()
-            took, _ = seconds(lambda: work.one(row, -1))
+            updates.clear()
+            took, _ = seconds(lambda: work.change_row(row, -1))
             removals.append(took)
-            _expect_gone(kept, row)
+            _expect_gone(updates, row)
         for number in range(rows.largest.num_rows):
             row = rows.largest.slice(number, 1)
             w = pa.array([2.0 + number])
             row = row.set_column(row.column_names.index("w"), "w", w)
-            kept.clear()
-            took, _ = seconds(lambda: work.one(row, 1))
+            updates.clear()
+            took, _ = seconds(lambda: work.change_row(row, 1))
             insertions.append(took)
-            if _sum(kept, 2.0 + number) != 1:
+            if _sum(updates, 2.0 + number) != 1:
                 raise SystemExit("a greater row was inserted, and is not the maximum")
     return {
         "groups": rows.groups if grouped else 1,
@@ -239,21 +240,21 @@ def run_maximum(spark: SparkSession, rows: Rows, grouped: bool) -> dict[str, Any
     }
 
 
-def _expect_gone(kept: list[pa.Table], row: pa.Table) -> None:
-    if _sum(kept, row["w"][0].as_py()) != -1:
+def _expect_gone(tables: list[pa.Table], row: pa.Table) -> None:
+    if _sum(tables, row["w"][0].as_py()) != -1:
         raise SystemExit("the greatest row was removed, and is still the maximum")
 
 
-def _sum(kept: list[pa.Table], greatest: float) -> int:
-    """Sum of the diffs of a maximum in the updates of one step."""
+def _sum(tables: list[pa.Table], greatest: float) -> int:
+    """Return the sum of the diffs of a maximum in the updates of one step."""
     return sum(
         int(updates["diff"].to_numpy()[updates["greatest"].to_numpy() == greatest].sum())
-        for updates in kept
+        for updates in tables
     )
 
 
 def verify(spark: SparkSession, folder: str, runner: str) -> None:
-    """Compare all results with plain Spark's, in a few rows and after some changes."""
+    """Compare all results with plain Spark's for few rows after some changes."""
     rows = write_rows(os.path.join(folder, f"verify-{runner}"), VERIFIED, VERIFIED // 10)
     frame = spark.read.parquet(rows.path)
     with Dataflow(spark, runner=runner) as flow:
@@ -265,28 +266,28 @@ def verify(spark: SparkSession, folder: str, runner: str) -> None:
         updates = work.replacements(count)
         assert updates is not None
         work.change(updates)
-        found = {row.k: tuple(row) for row in work.answer.at().collect()}
+        actual = {row.k: tuple(row) for row in work.answer.at().collect()}
     data = updates.drop_columns(["time", "diff"])
     gone, come = (spark.createDataFrame(data.slice(at, count)) for at in (0, count))
     final = frame.exceptAll(gone).unionAll(come)
     expected = {row.k: tuple(row) for row in final.groupBy("k").agg(*functions()).collect()}
-    if found.keys() != expected.keys() or not all(
-        _same(found[key], expected[key]) for key in expected
+    if actual.keys() != expected.keys() or not all(
+        _same(actual[key], expected[key]) for key in expected
     ):
         raise SystemExit(f"the aggregates differ from plain Spark's (runner {runner!r})")
 
 
-def _same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
-    """Equal values; doubles up to the order in which they are summed."""
+def _same(actual: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
+    """Return whether values are equal. Doubles may differ by the order of the sum."""
     return all(
         math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
         if isinstance(a, float) and isinstance(b, float) else a == b
-        for a, b in zip(found, expected)
+        for a, b in zip(actual, expected)
     )
 
 
 def limits(mixed: dict[str, Any], maxima: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the run is held to, as ratios inside it."""
+    """Return the limits of the run, as ratios inside the run."""
     faster = {row["changes"]: row["plain_over_ours"] for row in mixed["changes"]}
     whole, groups = maxima
     rows = [_limit("load / plain", mixed["load_over_plain"], "at most", 2)]
@@ -339,11 +340,11 @@ def main() -> None:
         for grouped in (False, True):
             maxima.append(run_maximum(spark, rows, grouped))
             print(f"  maximum: {maxima[-1]}", flush=True)
-    held = limits(mixed, maxima)
-    for part in (mixed["changes"], maxima, held):
+    ratios = limits(mixed, maxima)
+    for part in (mixed["changes"], maxima, ratios):
         print("\n" + table(part))
     sizes = {"rows": options.rows, "groups": options.groups}
-    save(options.json, {**sizes, "mixed": mixed, "maximum": maxima, "limits": held})
+    save(options.json, {**sizes, "mixed": mixed, "maximum": maxima, "limits": ratios})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What it costs that state outlives the application: commits, and going on.
+"""The cost of a store: commits, and the start of the next application.
 
     python benchmarks/durable.py                 # degrees of 10M nodes / 50M edges
     python benchmarks/durable.py --quick         # 10k nodes / 50k edges
 
-Steps of one row with a store and without one take turns in one process, over a small graph and over
-a large one: quote their ratio. Going on is measured in a process of its own, from `open` to the end
-of a step of one row, beside the load of the same state. And a thousand commits, with the files that
-there are and what a step takes, on the way.
+Steps of one row with and without a store take turns in one process, over a small graph and a large
+graph: quote their ratio. A second process measures the time from `open` to the end of a step of one
+row, and compares it with the load of the same state. The last part makes a thousand commits, and
+samples the number of files and the time of a step.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from degrees import Changes, distribution, write_graph
 from measure import save, seconds, table
 from pyspark_diff import Dataflow
 
-#: Steps of one row that are measured, each with a store and without.
+#: Measured steps of one row, with a store and as many without.
 STEPS = 300
-#: Commits of the long run, and after how many of them it is looked at.
+#: Commits of the long run, and the commits after which it takes a sample.
 COMMITS, LOOKS = 1000, (100, 250, 500, 750, 1000)
 
 
 def program(flow: Dataflow) -> None:
-    """The distribution of degrees."""
+    """Define the distribution of degrees."""
     edges, _ = flow.input("edges", "src long, dst long")
     distribution(edges, total=False).keep("degrees")
 
 
 def load(flow: Dataflow, spark: SparkSession, path: str) -> float:
-    """Seconds of the first step."""
+    """Load a graph, and return the seconds of the step."""
     def first() -> None:
         flow.session("edges").insert(spark.read.parquet(path))
         flow.advance_to(1)
@@ -48,8 +48,8 @@ def load(flow: Dataflow, spark: SparkSession, path: str) -> float:
     return seconds(first)[0]
 
 
-def one(flow: Dataflow, changes: Changes) -> float:
-    """Milliseconds of a step of one removal and one insertion."""
+def step_ms(flow: Dataflow, changes: Changes) -> float:
+    """Return the milliseconds of a step of one removal and one insertion."""
     rows = changes.take(1)
 
     def step() -> None:
@@ -60,7 +60,7 @@ def one(flow: Dataflow, changes: Changes) -> float:
 
 
 def paired(spark: SparkSession, folder: str, nodes: int, edges: int) -> dict[str, Any]:
-    """Steps with a store and without one, in turns."""
+    """Measure steps with and without a store, in turns."""
     path = write_graph(folder, nodes, edges)
     store = os.path.join(folder, f"store-{nodes}")
     with Dataflow.open(store, program, spark=spark) as lasting, Dataflow(spark) as passing:
@@ -70,7 +70,7 @@ def paired(spark: SparkSession, folder: str, nodes: int, edges: int) -> dict[str
         took: list[list[float]] = [[], []]
         for _ in range(STEPS):
             for times, (flow, changes) in zip(took, both):
-                times.append(one(flow, changes))
+                times.append(step_ms(flow, changes))
         state = sum(trace.size for trace in lasting._state.traces.values())
     with_, without = map(statistics.median, took)
     again = reopened(store, path, nodes)
@@ -85,36 +85,36 @@ def paired(spark: SparkSession, folder: str, nodes: int, edges: int) -> dict[str
 
 
 def reopened(store: str, path: str, nodes: int) -> dict[str, float]:
-    """Seconds until another process has opened the store, and taken a step."""
-    told = subprocess.run(
+    """Return the seconds of another process to open the store, and to end a step."""
+    process = subprocess.run(
         [sys.executable, __file__, "--go-on", store, path, str(nodes)], check=True,
         stdout=subprocess.PIPE, text=True,
     )
-    found: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
-    return found
+    durations: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return durations
 
 
 def go_on(store: str, path: str, nodes: int) -> None:
-    """What the other process does."""
+    """Open the store in the second process, run a step, and print the seconds."""
     spark = pyspark_diff.session("benchmark durable")
     spark.range(1).collect()  # Spark is up
     opened, flow = seconds(lambda: Dataflow.open(store, program, spark=spark))
     with flow:
         changes = Changes(path, nodes)
         changes.time = flow.session("edges").time()
-        stepped = one(flow, changes) / 1e3
+        stepped = step_ms(flow, changes) / 1e3
     print(json.dumps({"open": opened, "both": opened + stepped}))
 
 
 def long_run(spark: SparkSession, folder: str) -> list[dict[str, Any]]:
-    """A thousand commits."""
+    """Measure samples of a thousand commits."""
     path, store = write_graph(folder, 1_000, 5_000), os.path.join(folder, "long")
     rows, took = [], []
     with Dataflow.open(store, program, spark=spark) as flow:
         load(flow, spark, path)
         changes = Changes(path, 1_000)
         for number in range(1, COMMITS + 1):
-            took.append(one(flow, changes))
+            took.append(step_ms(flow, changes))
             if number in LOOKS:
                 files = [os.path.join(at, name) for at, _, names in os.walk(store)
                          for name in names]
@@ -145,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         paired(spark, folder, 100, 1000)  # compiles kernels and warms the JVM
         sizes = options.sizes[:1] if options.quick else options.sizes
-        pairs = [paired(spark, folder, *map(int, told.split(":"))) for told in sizes]
+        pairs = [paired(spark, folder, *map(int, size.split(":"))) for size in sizes]
         print(table(pairs))
         rows = long_run(spark, folder)
         print(table(rows))

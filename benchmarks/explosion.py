@@ -1,12 +1,13 @@
-"""A join that explodes, reduced by what follows: many pairs under one key, beside plain Spark.
+"""A join with many pairs under one key and an aggregate of the pairs, against plain Spark.
 
-    python benchmarks/explosion.py             # 10^8 pairs beside plain Spark, 10^9 without it
-    python benchmarks/explosion.py --quick     # 10^7 pairs beside plain Spark
+    python benchmarks/explosion.py             # 10^8 pairs with plain Spark, 10^9 without it
+    python benchmarks/explosion.py --quick     # 10^7 pairs with plain Spark
     python benchmarks/explosion.py --rows 3000 --alone 0 --json results.json
 
-Two inputs of which all rows have the same key are joined, and the pairs are summed in a hundred
-groups; then one row goes. The pairs are never held: memory is that of a piece. Seconds of ours and
-of plain Spark come from one run, so quote their ratios: absolute times depend on the machine.
+All rows of two inputs have the same key. The dataflow joins the inputs and sums the pairs in a
+hundred groups. Then a step removes one row. Memory contains one piece of the pairs at a time.
+Seconds of ours and of plain Spark come from one run, so quote their ratios: absolute times depend
+on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ KEY, GROUPS = 7, 100
 
 
 def groups(pairs: Any) -> Any:
-    """What is asked for, of a frame or a collection of pairs."""
+    """Sum the pairs of a frame or a collection by group."""
     values = pairs.select((F.col("x") % GROUPS).alias("r"), (F.col("x") + F.col("y")).alias("v"))
     return values.groupBy("r").agg(F.sum("v").alias("s"), F.count("*").alias("n"))
 
@@ -36,32 +37,32 @@ def side(spark: SparkSession, rows: int, name: str) -> DataFrame:
 
 
 def expected(rows: int, gone: int | None = None) -> list[tuple[int, int, int]]:
-    """The answer for so many rows on each side, perhaps without one on the left."""
+    """Return the answer for so many rows on each side, optionally without one left row."""
     x = np.delete(np.arange(rows), [] if gone is None else [gone])
     number = np.bincount(x % GROUPS)
-    total = np.bincount(x % GROUPS, x).astype(np.int64)  # exact as long as it is below 2**53
-    every = rows * (rows - 1) // 2
-    found = zip(range(GROUPS), (rows * total + every * number).tolist(), (rows * number).tolist())
-    return list(found)
+    total = np.bincount(x % GROUPS, x).astype(np.int64)  # exact below 2**53
+    y_sum = rows * (rows - 1) // 2
+    sums = zip(range(GROUPS), (rows * total + y_sum * number).tolist(), (rows * number).tolist())
+    return list(sums)
 
 
-def measure(spark: SparkSession, rows: int, runner: str, beside: bool = True) -> dict[str, Any]:
-    """Seconds of the load and of one row that goes, perhaps beside plain Spark, all checked."""
+def measure(spark: SparkSession, rows: int, runner: str, with_plain: bool = True) -> dict[str, Any]:
+    """Measure and check the load, the removal of one row and, if requested, plain Spark."""
     left, right = side(spark, rows, "x"), side(spark, rows, "y")
-    found: dict[str, Any] = {"runner": runner, "pairs": rows * rows}
-    if beside:
+    row: dict[str, Any] = {"runner": runner, "pairs": rows * rows}
+    if with_plain:
         plain, answer = seconds(lambda: groups(left.join(right, "k")).collect())
         check(answer, expected(rows))
-        found["plain_seconds"] = round(plain, 2)
+        row["plain_seconds"] = round(plain, 2)
     with Memory() as memory, Dataflow(spark, runner=runner) as flow:
         lefts, lefts_in = flow.input("lefts", "k long, x long")
         rights, rights_in = flow.input("rights", "k long, y long")
         sums = groups(lefts.join(rights, "k")).keep()
 
         def step(time: int) -> None:
-            for given in (lefts_in, rights_in):
-                given.advance_to(time)
-                given.flush()
+            for session_in in (lefts_in, rights_in):
+                session_in.advance_to(time)
+                session_in.flush()
             flow.step()
 
         lefts_in.insert(left)
@@ -69,12 +70,12 @@ def measure(spark: SparkSession, rows: int, runner: str, beside: bool = True) ->
         load, _ = seconds(lambda: step(1))
         check(sums.at().collect(), expected(rows))
         lefts_in.remove([(KEY, 5)])
-        one, _ = seconds(lambda: step(2))
+        removal, _ = seconds(lambda: step(2))
         check(sums.at().collect(), expected(rows, 5))
-    found["load_seconds"] = round(load, 2)
-    if beside:
-        found["load_over_plain"] = round(load / plain, 2)
-    return {**found, "one_row_seconds": round(one, 4), "peak_gib": memory.gigabytes()}
+    row["load_seconds"] = round(load, 2)
+    if with_plain:
+        row["load_over_plain"] = round(load / plain, 2)
+    return {**row, "one_row_seconds": round(removal, 4), "peak_gib": memory.gigabytes()}
 
 
 def check(answer: list[Row], wanted: list[tuple[int, int, int]]) -> None:
@@ -85,7 +86,7 @@ def check(answer: list[Row], wanted: list[tuple[int, int, int]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=10_000, help="of each side, beside plain Spark")
+    parser.add_argument("--rows", type=int, default=10_000, help="of each side, with plain Spark")
     parser.add_argument("--alone", type=int, default=31_623, help="the same without it; 0 for none")
     parser.add_argument("--quick", action="store_true", help="--rows 3162 --alone 0")
     parser.add_argument("--runner", choices=["auto", "spark", "local"], default="auto")
@@ -95,13 +96,13 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     measure(spark, 1000, arguments.runner)  # compiles kernels and warms the JVM
     rows, alone = (3_162, 0) if arguments.quick else (arguments.rows, arguments.alone)
-    found = {"beside_plain": measure(spark, rows, arguments.runner)}
-    print(table([found["beside_plain"]]), flush=True)
-    save(arguments.json, found)
+    results = {"beside_plain": measure(spark, rows, arguments.runner)}
+    print(table([results["beside_plain"]]), flush=True)
+    save(arguments.json, results)
     if alone:
-        found["alone"] = measure(spark, alone, arguments.runner, beside=False)
-        print(table([found["alone"]]))
-        save(arguments.json, found)
+        results["alone"] = measure(spark, alone, arguments.runner, with_plain=False)
+        print(table([results["alone"]]))
+        save(arguments.json, results)
     spark.stop()
 
 

@@ -1,8 +1,8 @@
-"""The first minute: what a first program costs in a fresh environment, beside Spark's own start.
+"""The first minute: the cost of a first program in a new environment, next to Spark's own start.
 
-Each program runs in a process of its own, once with an empty cache of kernels and once again with
-what the first run left there. Told are seconds of processor time of the driver's Python; the Python
-workers, Spark's own start and the JVM are not among them::
+Each program runs in a separate process, first with an empty cache of kernels and then with the
+cache of the first run. The output is seconds of processor time of the driver's Python. It excludes
+the Python workers, Spark's own start and the JVM::
 
     python benchmarks/first_minute.py
     python benchmarks/first_minute.py --program join
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What each program computes of two tables of 20,000 rows.
+#: The query of each program over two tables of 20,000 rows.
 PROGRAMS = {
     "join": 'a.join(b, "k")',
     "join and sum": 'a.join(b, "k").groupBy("s").agg(F.sum("v"), F.max("k"))',
@@ -28,7 +28,7 @@ PROGRAMS = {
              '.union(a.select("k")).distinct())',
 }
 
-#: Prints seconds of processor time: of the imports, and of the program.
+#: The program text. It prints the processor seconds of the library and of PySpark's start.
 RUN = """
 import json, resource, sys, time
 
@@ -56,7 +56,7 @@ print(json.dumps([spent() - started, started - begun]))
 
 
 def seconds(program: str, runner: str, cache: str) -> tuple[float, float]:
-    """Processor time of the library in the driver, and of PySpark's import and start."""
+    """Return the processor seconds of the library in the driver, and of PySpark's start."""
     code = RUN.format(program=PROGRAMS[program], runner=runner)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
@@ -70,10 +70,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", choices=PROGRAMS, action="append")
     parser.add_argument("--runner", choices=("auto", "local", "spark"), default="auto")
-    given = parser.parse_args()
-    for program in given.program or PROGRAMS:
+    options = parser.parse_args()
+    for program in options.program or PROGRAMS:
         with tempfile.TemporaryDirectory() as cache:
-            first, again = (seconds(program, given.runner, cache) for _ in range(2))
+            first, again = (seconds(program, options.runner, cache) for _ in range(2))
         print(f"{program}: {first[0]:.1f} s at first, {again[0]:.1f} s again (PySpark itself "
               f"{again[1]:.1f} s)", flush=True)
 

@@ -1,4 +1,4 @@
-"""The cost of a changed edge for each algorithm of `pyspark_diff.graphs`, against a new start.
+"""The cost of one changed edge for each algorithm of `pyspark_diff.graphs`, against a new load.
 
     python benchmarks/graph_steps.py                      # 100k nodes / 1M edges
     python benchmarks/graph_steps.py --only bfs k_core
@@ -59,14 +59,14 @@ ALGORITHMS: dict[str, tuple[Algorithm, int, int]] = {
 
 def loaded(flow: Dataflow, algorithm: Algorithm, rows: np.ndarray) -> tuple[Any, DiffFrame, float]:
     """Load edges into a program. Return its session, its answer, and the seconds of the load."""
-    edges, session_in = flow.input("edges", "src long, dst long, weight long")
+    edges, edges_in = flow.input("edges", "src long, dst long, weight long")
     answer = algorithm(edges).keep()
 
     def load() -> None:
-        session_in.insert(pa.table(dict(zip(("src", "dst", "weight"), rows.T))))
+        edges_in.insert(pa.table(dict(zip(("src", "dst", "weight"), rows.T))))
         flow.advance_to(1)
 
-    return session_in, answer, seconds(load)[0]
+    return edges_in, answer, seconds(load)[0]
 
 
 def digest(answer: DiffFrame, at: int) -> tuple[int, int]:

@@ -3,11 +3,9 @@
     python benchmarks/live.py            # 1M nodes / 10M edges
     python benchmarks/live.py --quick    # 10k nodes / 100k edges
 
-The benchmark measures:
-
-- how often progress moves, and the longest time without a move;
-- how long a step takes to end after a cancellation during the load, and whether it leaves files;
-- the cost of a step with and without the bridge, which reads Spark's progress.
+The first part measures how often progress moves, and the longest time without a move. The second
+part cancels a step during the load. It measures how long the step takes to end, and whether it
+leaves files. The third part measures a load with and without the bridge, which reads Spark's state.
 
 The runs with and without the bridge take turns, so quote their ratio: absolute times depend on the
 machine.

@@ -9,8 +9,8 @@ percent of the sales, and updates a customer and a product. Then one process run
     catch_up        read the changes, step, commit, and merge the changes into the view
     plain Spark     join and aggregate the current tables, and overwrite the view
 
-At the end it compares both views. The Delta jars come from ci/delta_jars or --jars. If deltalake is not
-installed, or with --spark-only, Spark reads the tables and merges.
+At the end it compares both views. The Delta jars come from ci/delta_jars or --jars. If deltalake is
+not installed, or with --spark-only, Spark reads the tables and merges.
 """
 
 from __future__ import annotations
