@@ -146,7 +146,7 @@ class GraphWorkload(Workload):
             load, _ = seconds(lambda: program.load(frame))
             steps = [seconds(lambda: program.change(self.graph, 1_000 * n))[0]
                      for n in range(1, 11)]
-            return load, statistics.median(steps), Digest.of(program.now())
+            return load, statistics.median(steps), Digest.of_frame(program.now())
 
 
 class Degrees(Program):

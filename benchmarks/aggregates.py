@@ -209,27 +209,27 @@ def run_maximum(spark: SparkSession, rows: Rows, grouped: bool) -> dict[str, Any
     def answer(collection: DiffFrame) -> DiffFrame:
         greatest = F.max("w").alias("greatest")
         maxima = collection.groupBy("k").agg(greatest) if grouped else collection.agg(greatest)
-        return maxima.inspect(updates.append, by_table=True)
+        return maxima.inspect(tables.append, by_table=True)
 
-    updates: list[pa.Table] = []
+    tables: list[pa.Table] = []
     with Memory() as memory, Dataflow(spark) as flow:
         work = Table(flow, rows, answer)
         load_seconds, _ = seconds(lambda: work.load(frame))
         removals, insertions = [], []
         for number in range(rows.largest.num_rows):
             row = rows.largest.slice(number, 1)
-            updates.clear()
+            tables.clear()
             took, _ = seconds(lambda: work.change_row(row, -1))
             removals.append(took)
-            _expect_gone(updates, row)
+            _expect_gone(tables, row)
         for number in range(rows.largest.num_rows):
             row = rows.largest.slice(number, 1)
             w = pa.array([2.0 + number])
             row = row.set_column(row.column_names.index("w"), "w", w)
-            updates.clear()
+            tables.clear()
             took, _ = seconds(lambda: work.change_row(row, 1))
             insertions.append(took)
-            if _sum(updates, 2.0 + number) != 1:
+            if _sum(tables, 2.0 + number) != 1:
                 raise SystemExit("a greater row was inserted, and is not the maximum")
     return {
         "groups": rows.groups if grouped else 1,

@@ -1,13 +1,13 @@
-"""Breadth-first search under changes, beside a plain Spark loop in the same session, and GraphX.
+"""Breadth-first search under changes, against GraphX and a plain Spark loop in the same session.
 
     python benchmarks/bfs.py                              # 1k nodes / 2k edges, then 1M / 10M
     python benchmarks/bfs.py --sizes 10000:50000 --changes 10000 --rows 100 10000 --graphx
 
-Load a random graph from Parquet, then replace edges: each replacement is one removal and one
-insertion at a logical time of its own, and a number of them is processed in one physical step.
-Every row is a fresh dataflow that makes all replacements, in batches of one size; a row that takes
-too long is stopped, and says how far it came. Seconds of ours and of the others come from one run,
-so quote their ratios: absolute times depend on the machine.
+The benchmark loads a random graph from Parquet, then replaces edges. Each replacement is one
+removal and one insertion at a separate logical time, and one physical step processes a batch of
+replacements. Each row is a new dataflow with all replacements in batches of one size. A row stops
+at its time limit, and reports its progress. Seconds of ours and of the others come from one run, so
+quote their ratios: absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark_diff import DiffFrame, graphs
 
 
 class Distances(Program):
-    """Distances from the root, and how many nodes there are at each, as in the original."""
+    """Distances from the root, and the number of nodes at each, as in the original."""
 
     small = (200, 400)
 
@@ -35,7 +35,7 @@ class Distances(Program):
         return graphs.bfs(edges, self.root())
 
     def keep(self) -> None:
-        """Keep the distances, and follow the number of nodes at each."""
+        """Keep the distances, and maintain the number of nodes at each."""
         super().keep()
         self._nodes: Counter[int] = Counter()
         counts = self.answer.groupBy("distance").count()
@@ -44,17 +44,17 @@ class Distances(Program):
     def _count(self, updates: pa.Table) -> None:
         distance, count, _, diff = (updates[name] for name in updates.column_names)
         changes = pa.table({"distance": distance, "nodes": _times(count, diff)})
-        for found in changes.group_by("distance").aggregate([("nodes", "sum")]).to_pylist():
-            self._nodes[found["distance"]] += found["nodes_sum"]
+        for row in changes.group_by("distance").aggregate([("nodes", "sum")]).to_pylist():
+            self._nodes[row["distance"]] += row["nodes_sum"]
 
     def counted(self, answer: DataFrame) -> bool:
-        """Whether the numbers of nodes that were shown add up to those of the distances."""
-        found = {row[0]: row[1] for row in answer.groupBy("distance").count().collect()}
-        return found == {distance: nodes for distance, nodes in self._nodes.items() if nodes}
+        """Return whether the maintained numbers of nodes equal the numbers in the answer."""
+        nodes_at = {row[0]: row[1] for row in answer.groupBy("distance").count().collect()}
+        return nodes_at == {distance: nodes for distance, nodes in self._nodes.items() if nodes}
 
     @staticmethod
     def expected(edges: list[tuple[int, int]]) -> Counter[tuple[int, int]]:
-        """Breadth-first search by hand."""
+        """Compute the distances in plain Python."""
         following: dict[int, list[int]] = {}
         for src, dst in edges:
             following.setdefault(src, []).append(dst)
@@ -72,22 +72,22 @@ def _times(a: pa.ChunkedArray, b: pa.ChunkedArray) -> pa.Array:
 
 
 def ratios(result: dict[str, Any], changes: int) -> list[dict[str, Any]]:
-    """What the runs over one graph are judged by."""
+    """Return the ratios of the runs over a graph."""
     plain, load = result["plain_mean_seconds"], load_seconds(result)
     ten, whole = complete(result, changes // 10), complete(result, changes)
     single = complete(result, 1)
-    one = single["median_ms"] / 1e3 if single else None
+    change_seconds = single["median_ms"] / 1e3 if single else None
     rows = [
         ratio("load / plain", load, plain),
         ratio("(load + all changes in one batch) / plain", _with_load(whole), plain),
         ratio("ten batches / plain", ten["seconds"] if ten else None, plain),
         ratio("(load + ten batches) / plain", _with_load(ten), plain),
-        ratio("plain / one replacement", plain, one),
+        ratio("plain / one replacement", plain, change_seconds),
     ]
     graphx = result.get("graphx", {}).get("seconds")
     if graphx:
         rows.append(ratio("load / GraphX", load, graphx))
-        rows.append(ratio("GraphX / one replacement", graphx, one))
+        rows.append(ratio("GraphX / one replacement", graphx, change_seconds))
     return rows
 
 

@@ -162,7 +162,7 @@ def serve(master: str) -> None:
                 program.rounds = request["rounds"]
 
             step = measured(flow, jobs, change)
-            digest = Digest.of(program.now())
+            digest = Digest.of_frame(program.now())
         print(json.dumps({"load": load, "step": step, "digest": str(digest)}), flush=True)
     spark.stop()
 

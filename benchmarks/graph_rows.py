@@ -134,7 +134,8 @@ class Truth:
         """Return the digest after some rounds."""
         if rounds not in self.known:
             path = self._graph.write_after(rounds)
-            self.known[rounds] = Digest.of(self._baseline.answer(self._spark.read.parquet(path)))
+            edges = self._spark.read.parquet(path)
+            self.known[rounds] = Digest.of_frame(self._baseline.answer(edges))
             if path != self._graph.path:
                 shutil.rmtree(path)
         return self.known[rounds]
@@ -175,7 +176,7 @@ def run_row(
                     read.append(flow.last_report.rows_in + flow.last_report.rows_read)
                     bar.update(end - first)
             answer = program.now()
-            digest, counted = Digest.of(answer), program.counted(answer)
+            digest, counted = Digest.of_frame(answer), program.counted(answer)
         state = sum(trace.size for trace in flow._state.traces.values())
     rounds, all_seconds = program.rounds, sum(took)
     row = {
@@ -261,7 +262,7 @@ def run_graph(
 
     memory = Memory()
     answer = plain()
-    truth.known[0], graphx_sums = Digest.of(answer), sums(answer)
+    truth.known[0], graphx_sums = Digest.of_frame(answer), sums(answer)
     del answer
     rows = run_rows(spark, make, graph, truth, shapes, limit)
     if looped[0] < limit / 4:

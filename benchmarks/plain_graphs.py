@@ -3,8 +3,8 @@
     python benchmarks/plain_graphs.py bfs 1000:2000 1000000:10000000 --graphx
     python benchmarks/plain_graphs.py k_core 1000000:5000000
 
-GraphX is reached through Scala, which is compiled with the compiler that Spark brings. It runs in
-a process of its own, which has half of the machine's memory and may run out of it, or of time.
+A Scala program calls GraphX. Spark's own compiler compiles it. GraphX runs in a separate process
+with half of the machine's memory, and may exhaust the memory or the time.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from pyspark_diff.kernels.hashing import spark_xxhash64
 
 ROOT = 0
 K = 5
-#: Up to this many nodes are sent to all edges. That halves the processor time, and takes memory.
+#: The maximum of broadcast nodes. A broadcast halves the processor time, and costs memory.
 BROADCAST = 2_000_000
-#: Seconds after which GraphX is stopped.
+#: The time limit of GraphX in seconds.
 LIMIT = 600
 SCALA = Path(__file__).parent / "graphx" / "GraphXBaseline.scala"
 
 
 def bfs(edges: DataFrame, root: int = ROOT) -> DataFrame:
-    """Distances from a root: columns ``node`` and ``distance``."""
+    """Return the distances from a root: columns ``node`` and ``distance``."""
     spark = edges.sparkSession
     cores = spark.sparkContext.defaultParallelism
     frontier = spark.range(root, root + 1).toDF("node")
@@ -56,31 +56,31 @@ def bfs(edges: DataFrame, root: int = ROOT) -> DataFrame:
     while True:
         distance += 1
         on = F.col("node") == F.col("src")
-        # Edges that stay where they are halve the processor time on a large graph.
+        # Without a shuffle of the edges, a large graph takes half the processor time.
         further = F.broadcast(frontier).join(edges, on)
         targets = further.select(F.col("dst").alias("node")).distinct()
-        found = targets.join(reached, "node", "left_anti")
-        found = found.withColumn("distance", F.lit(distance).cast("long")).localCheckpoint()
-        if found.count() == 0:
+        fresh = targets.join(reached, "node", "left_anti")
+        fresh = fresh.withColumn("distance", F.lit(distance).cast("long")).localCheckpoint()
+        if fresh.count() == 0:
             return reached
         # Without this the loop takes twice as long on a small graph, and no less on a large one.
-        reached = reached.union(found).coalesce(cores).localCheckpoint()
-        frontier = found.select("node")
+        reached = reached.union(fresh).coalesce(cores).localCheckpoint()
+        frontier = fresh.select("node")
 
 
 def reachability(edges: DataFrame, root: int = ROOT) -> DataFrame:
-    """The nodes that can be reached from a root: columns ``node`` and ``root``."""
+    """Return the nodes that a root reaches: columns ``node`` and ``root``."""
     return bfs(edges, root).select("node", F.lit(root).cast("long").alias("root"))
 
 
 def simple(edges: DataFrame) -> DataFrame:
-    """The edges of a simple undirected graph, each once, the smaller end first."""
+    """Return the edges of a simple undirected graph, each once, the smaller end first."""
     small, large = F.least("src", "dst").alias("src"), F.greatest("src", "dst").alias("dst")
     return edges.where("src != dst").select(small, large).distinct()
 
 
 def k_core(edges: DataFrame, k: int = K) -> DataFrame:
-    """Edges of the k-core of a simple graph: columns ``src`` and ``dst``."""
+    """Return the edges of the k-core of a simple graph: columns ``src`` and ``dst``."""
     core, before, now = edges, -1, edges.count()
     while now != before:
         ends = core.select(F.col("src").alias("node")).union(core.select("dst"))
@@ -96,7 +96,7 @@ def k_core(edges: DataFrame, k: int = K) -> DataFrame:
 
 
 def components(arcs: DataFrame) -> DataFrame:
-    """The smallest node of each node's component: columns ``node`` and ``component``."""
+    """Return the smallest node of each component: columns ``node`` and ``component``."""
     labels = arcs.select(F.col("src").alias("node")).distinct()
     labels = labels.withColumn("component", F.col("node")).localCheckpoint()
     smaller = F.col("sent") < F.col("component")
@@ -111,20 +111,20 @@ def components(arcs: DataFrame) -> DataFrame:
 
 
 def both_ways(edges: DataFrame) -> DataFrame:
-    """Each edge and its reverse."""
+    """Return each edge and its reverse."""
     return edges.union(edges.select("dst", "src"))
 
 
 @dataclass(frozen=True)
 class Digest:
-    """What a collection holds, whatever the order: its number of records, and a sum of hashes."""
+    """The contents of a collection in any order: its number of records, and a sum of hashes."""
 
     records: int
     hashes: int
 
     @classmethod
-    def of(cls, frame: DataFrame) -> "Digest":
-        """The digest of a frame whose columns are integers."""
+    def of_frame(cls, frame: DataFrame) -> "Digest":
+        """Return the digest of a frame of integer columns."""
         columns = ", ".join(f"CAST(`{name}` AS BIGINT)" for name in frame.columns)
         row = frame.selectExpr(
             "count(*) records", f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0))) hashes"
@@ -134,10 +134,10 @@ class Digest:
 
     @classmethod
     def of_updates(cls, updates: pa.Table) -> "Digest":
-        """The digest of what update rows add up to: columns of longs, then time and diff."""
+        """Return the digest of the sum of updates: columns of longs, then time and diff."""
         *values, _, diffs = updates.columns
         hashes, diff = spark_xxhash64(values), diffs.to_numpy()
-        # In two halves, as the sum does not fit into 64 bits.
+        # The sum of two halves: the whole sum does not fit into 64 bits.
         high, low = (int(np.dot(half, diff)) for half in (hashes >> 32, hashes & 0xFFFFFFFF))
         return cls(int(diff.sum()), (high << 32) + low)
 
@@ -152,13 +152,13 @@ class Baseline:
     Parameters
     ----------
     loop : callable
-        From edges to the answer, with plain Spark.
+        Computes the answer from edges with plain Spark.
     prepare : callable
-        What is done to the edges before; it is not part of the loop's time.
+        Prepares the edges outside the loop's time.
     graphx : str
-        Function of `GraphXBaseline`; empty if it has none.
+        Function of `GraphXBaseline`, or empty if GraphX has no such algorithm.
     argument : int
-        Its second argument.
+        Second argument of that function.
     """
 
     loop: Callable[[DataFrame], DataFrame]
@@ -167,11 +167,11 @@ class Baseline:
     argument: int
 
     def answer(self, edges: DataFrame) -> DataFrame:
-        """The answer, whatever it takes."""
+        """Return the answer, without a measurement."""
         return self.loop(self.prepare(edges))
 
     def measure(self, spark: SparkSession, path: str) -> tuple[float, float, DataFrame]:
-        """Seconds to read and cache the edges, seconds of the loop over them, and its answer."""
+        """Return the seconds to cache the edges, the seconds of the loop, and its answer."""
         edges = self.prepare(spark.read.parquet(path)).cache()
         try:
             before, _ = seconds(edges.count)
@@ -190,18 +190,18 @@ BASELINES = {
 
 
 class Failed(Exception):
-    """GraphX gave no answer; the message says why."""
+    """GraphX returned no answer. The message is its error."""
 
 
 class GraphX:
-    """GraphX, ready to run. It holds state: a folder with what was compiled.
+    """GraphX, ready to run. State: a folder with the compiled classes.
 
     Parameters
     ----------
     folder : str
-        Where to put what is compiled.
+        Folder of the compiled classes.
     limit : float
-        Seconds after which a run is stopped.
+        Time limit of a run in seconds.
     """
 
     def __init__(self, folder: str, limit: float = LIMIT):
@@ -221,7 +221,7 @@ class GraphX:
     def started(
         self, baseline: Baseline, warm: str
     ) -> Iterator[Callable[[str], dict[str, Any]]]:
-        """A function of `GraphXBaseline` in a process of its own.
+        """Run a function of `GraphXBaseline` in a separate process.
 
         Parameters
         ----------
@@ -232,18 +232,18 @@ class GraphX:
         Yields
         ------
         callable
-            Takes the path of edges; gives seconds and sums, or raises `Failed`. The process is
-            not used again then.
+            Takes the path of edges, and returns seconds and sums. After a `Failed` error the
+            process accepts no more paths.
         """
         job = [baseline.graphx, str(baseline.argument), self._jar, warm]
-        with tempfile.TemporaryFile("w+") as told:
+        with tempfile.TemporaryFile("w+") as errors_file:
             child = subprocess.Popen(
                 [sys.executable, __file__, "in-this-process", *job],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=told,
+                stderr=errors_file,
                 text=True,
-                start_new_session=True,  # its JVM goes with it
+                start_new_session=True,  # so that a signal to the group also ends the JVM
             )
 
             def stop() -> None:
@@ -258,13 +258,13 @@ class GraphX:
                     raise Failed(f"stopped after {self._limit:g} s")
                 overrun.cancel()
                 if not answer:
-                    told.seek(0)
-                    lines = told.read().splitlines()
+                    errors_file.seek(0)
+                    lines = errors_file.read().splitlines()
                     thrown = re.compile(r"(Caused by: )?[\w.]+(Error|Exception)\b")
                     errors = [line for line in lines if thrown.match(line)]
                     raise Failed((errors or lines or ["no message"])[0].strip())
-                found: dict[str, Any] = json.loads(answer)
-                return found
+                result: dict[str, Any] = json.loads(answer)
+                return result
 
             try:
                 yield run
@@ -274,20 +274,20 @@ class GraphX:
 
 
 def _asked(child: subprocess.Popen[str], path: str) -> str:
-    """The answer of a process about a path; empty if it has come to an end."""
+    """Return the answer of a process about a path, or an empty text if the process has ended."""
     assert child.stdin is not None and child.stdout is not None  # both are pipes
     try:
         child.stdin.write(path + "\n")
         child.stdin.flush()
     except BrokenPipeError:
         return ""
-    # A JVM may say something too.
+    # A JVM may also print to this pipe.
     return next((line for line in child.stdout if line.startswith("{")), "")
 
 
 def graphx_here(function: str, argument: int, jar: str, warm: str) -> None:
     """Answer about each path on standard input, in a session of this process."""
-    # Graphs are held in the heap, which is small otherwise: our own work is outside of it.
+    # GraphX stores graphs in the heap. Our own sessions have a small heap, as they work outside it.
     heap = f"{machine()['memory_gib'] / 2:.0f}g"
     spark = pyspark_diff.session("GraphX", memory=heap, conf={"spark.jars": jar})
     spark.sparkContext.setLogLevel("ERROR")
@@ -314,18 +314,18 @@ def recomputed(
     shapes: list[tuple[int, int]],
     limit: float,
 ) -> list[dict[str, Any]]:
-    """Rows of something that knows no changes, and has to compute everything after each batch.
+    """Measure the rows of a system that computes from scratch after each batch.
 
     Parameters
     ----------
     name : str
     measured : callable
-        From a path to the seconds that it takes to read the edges, and to compute on them.
+        Returns the seconds to read the edges at a path, and the seconds of the computation.
     graph : Graph
     shapes : list of (int, int)
-        Rounds in a batch, and in all.
+        Rounds in a batch, and all rounds.
     limit : float
-        A row is stopped after so many seconds, those of reading and of computing.
+        Time limit of a row in seconds, for reads and computations.
     """
     rows = []
     for batch, changes in shapes if limit else []:
@@ -335,10 +335,10 @@ def recomputed(
             if sum(reading) + sum(took) >= limit:
                 break
             path = graph.write_after(min(first + batch, changes))
-            before, one = measured(path)
+            before, duration = measured(path)
             shutil.rmtree(path)
             reading.append(before)
-            took.append(one)
+            took.append(duration)
         rounds = min(len(took) * batch, changes)
         row = {
             "rounds_per_batch": batch,
@@ -356,7 +356,7 @@ def recomputed(
 
 
 def sums(answer: DataFrame) -> dict[str, int]:
-    """What GraphX gives of an answer: number of records, and sum of the columns that count."""
+    """Return GraphX's digest of an answer: the number of records, and the sum of a column."""
     counted = {"distance": "distance", "component": "component", "dst": "src + dst", "root": "root"}
     total = f"sum({counted[answer.columns[1]]})"
     row = answer.selectExpr("count(*) records", f"{total} total").first()
@@ -387,13 +387,13 @@ def main() -> None:
         for nodes, edges in options.sizes:
             graph = write_graph(folder, nodes, edges, 0)
             with Memory() as memory:
-                found = [baseline.measure(spark, graph.path) for _ in range(options.repeats)]
+                runs = [baseline.measure(spark, graph.path) for _ in range(options.repeats)]
             row = {
                 "nodes": nodes,
                 "edges": edges,
-                "cache_seconds": [round(before, 2) for before, _, _ in found],
-                "plain_seconds": [round(took, 2) for _, took, _ in found],
-                **sums(found[-1][2]),
+                "cache_seconds": [round(before, 2) for before, _, _ in runs],
+                "plain_seconds": [round(took, 2) for _, took, _ in runs],
+                **sums(runs[-1][2]),
                 "peak_gib": memory.gigabytes()["total"],
             }
             if graphx is not None:
