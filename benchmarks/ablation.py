@@ -251,20 +251,20 @@ def ablated(workload: Workload, paths: list[str], repeats: int) -> Iterator[dict
     SystemExit
         If an answer depends on the path.
     """
-    found: dict[str | None, list[Run]] = {path: [] for path in (None, *paths)}
+    runs_of: dict[str | None, list[Run]] = {path: [] for path in (None, *paths)}
     workload.run()  # compiles kernels and warms up the JVM
     for _ in range(repeats):
-        for path, runs in found.items():
+        for path, runs in runs_of.items():
             with without(path):
                 begin = cpu_seconds(os.getpid())
                 outcome = workload.run()
                 runs.append((cpu_seconds(os.getpid()) - begin, outcome))
-    answers = {path: runs[0][1][2] for path, runs in found.items()}
+    answers = {path: runs[0][1][2] for path, runs in runs_of.items()}
     for path, answer in answers.items():
         if answer != answers[None]:
             raise SystemExit(f"without {path!r} the answer is another one")
-    load, step, cpu = _least(found[None])
-    for path, runs in found.items():
+    load, step, cpu = _least(runs_of[None])
+    for path, runs in runs_of.items():
         slow_load, slow_step, slow_cpu = _least(runs)
         yield {
             "without": path or "nothing", "load_seconds": round(slow_load, 3),

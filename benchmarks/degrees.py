@@ -1,11 +1,11 @@
-"""Degree distribution under changes, beside plain Spark recomputing it in the same session.
+"""Degree distribution under changes, against plain Spark in the same session.
 
     python benchmarks/degrees.py                       # 10k nodes / 50k edges, then 10M / 50M
     python benchmarks/degrees.py --sizes 1000000:5000000 --json results.json
 
-Load a random graph from Parquet, then replace edges: each round is one removal and one insertion
-at a logical time of its own, and a number of rounds is processed in one physical step. Seconds of
-ours and of plain Spark come from one run, so quote their ratios: absolute times depend on the
+The benchmark loads a random graph from Parquet, then replaces edges. Each round is one removal and
+one insertion at a separate logical time, and one physical step processes a batch of rounds. Seconds
+of ours and of plain Spark come from one run, so quote their ratios: absolute times depend on the
 machine.
 """
 
@@ -26,15 +26,15 @@ import pyspark_diff
 from measure import Memory, save, seconds, table
 from plain_graphs import Digest
 from pyspark_diff import Dataflow, DiffFrame
-from rust_original import Original, add_options, beside, ratios, timings
+from rust_original import Original, add_options, ratios, run_workers, timings
 
-#: Rounds in one physical step, and how many such steps are measured.
+#: Rounds in one physical step, and the number of measured steps.
 BATCHES = {1: 200, 10: 100, 100: 50, 1_000: 30, 10_000: 10, 100_000: 5}
 FILES = 8
 
 
 def write_graph(folder: str, nodes: int, edges: int) -> str:
-    """A random graph as Parquet files."""
+    """Write a random graph as Parquet files."""
     random = np.random.default_rng(7)
     path = os.path.join(folder, f"edges-{nodes}-{edges}")
     os.makedirs(path)
@@ -48,20 +48,20 @@ def write_graph(folder: str, nodes: int, edges: int) -> str:
 
 
 def write_changes(path: str, updates: pa.Table) -> str:
-    """What was changed, as a Parquet file; returns its folder."""
+    """Write the updates as a Parquet file, and return its folder."""
     os.makedirs(path)
     pq.write_table(updates, f"{path}/0.parquet", use_dictionary=False, compression="none")
     return path
 
 
 def plain(edges: DataFrame) -> dict[int, int]:
-    """The distribution from scratch, with plain Spark."""
+    """Compute the distribution from scratch with plain Spark."""
     degrees = edges.groupBy("src").count().withColumnRenamed("count", "degree")
     return {row[0]: row[1] for row in degrees.groupBy("degree").count().collect()}
 
 
 def distribution(edges: DiffFrame, total: bool) -> DiffFrame:
-    """The same, kept up to date."""
+    """Return the maintained distribution."""
     degrees = edges.select("src")
     degrees = degrees.count_total() if total else degrees.count()
     degrees = degrees.select("count").withColumnRenamed("count", "degree")
@@ -69,7 +69,7 @@ def distribution(edges: DiffFrame, total: bool) -> DiffFrame:
 
 
 class Changes:
-    """Rounds: each removes the oldest edge that is left and inserts a random one."""
+    """Rounds: each removes the oldest remaining edge and inserts a random edge."""
 
     def __init__(self, path: str, nodes: int):
         self._random = np.random.default_rng(11)
@@ -79,7 +79,7 @@ class Changes:
         self.time = 1
 
     def take(self, rounds: int) -> pa.Table:
-        """Update rows of the next rounds."""
+        """Return the updates of the next rounds."""
         while self._chunk.num_rows < rounds:
             self._chunk = pa.concat_tables([self._chunk, next(self._old)])
         gone, self._chunk = self._chunk.slice(0, rounds), self._chunk.slice(rounds)
@@ -104,10 +104,10 @@ def _edges(path: str) -> Iterator[pa.Table]:
         yield pa.table({"src": np.zeros(200_000, np.int64), "dst": np.zeros(200_000, np.int64)})
 
 
-def digest(found: dict[int, int]) -> Digest:
-    """The digest of a distribution."""
-    degrees = [degree for degree, nodes in found.items() if nodes]
-    columns = [degrees, [found[degree] for degree in degrees], [0] * len(degrees)]
+def digest(nodes_by_degree: dict[int, int]) -> Digest:
+    """Return the digest of a distribution."""
+    degrees = [degree for degree, nodes in nodes_by_degree.items() if nodes]
+    columns = [degrees, [nodes_by_degree[degree] for degree in degrees], [0] * len(degrees)]
     updates = [pa.array(column, pa.int64()) for column in [*columns, [1] * len(degrees)]]
     return Digest.of_updates(pa.table(updates, ["degree", "nodes", "time", "diff"]))
 
@@ -115,15 +115,15 @@ def digest(found: dict[int, int]) -> Digest:
 def run(
     spark: SparkSession, original: Original, path: str, nodes: int, edges: int, total: bool
 ) -> dict[str, Any]:
-    """Load and all batch sizes for one operator, and then the same for the original."""
+    """Measure the load and all batch sizes of an operator, then of the original."""
     frame = spark.read.parquet(path)
-    found: dict[int, int] = {}
+    nodes_by_degree: dict[int, int] = {}
 
     def follow(updates: pa.Table) -> None:
         degree, count, _, diff = (column.to_numpy() for column in updates.columns)
         change = np.unique(degree, return_inverse=True)
         for key, value in zip(change[0], np.bincount(change[1], count * diff)):
-            found[int(key)] = found.get(int(key), 0) + int(value)
+            nodes_by_degree[int(key)] = nodes_by_degree.get(int(key), 0) + int(value)
 
     with Memory() as memory, Dataflow(spark) as flow:
         collection, session = flow.input("edges", "src long, dst long")
@@ -138,7 +138,7 @@ def run(
             flow.step_while(lambda: probe.less_than(session.time()))
 
         load_seconds, _ = seconds(load)
-        right = {k: v for k, v in found.items() if v} == expected
+        right = {k: v for k, v in nodes_by_degree.items() if v} == expected
         state = sum(trace.size for trace in flow._state.traces.values())
         after, _ = seconds(lambda: plain(frame))
         plain_seconds = statistics.median([before, after])
@@ -148,7 +148,7 @@ def run(
         for rounds, repeats in shapes:
             times, read = [], []
             for _ in range(repeats):
-                # As the original, which has read all changes when its clock begins.
+                # The original also reads all changes before its clock starts.
                 handed.append(changes.take(rounds))
 
                 def step() -> None:
@@ -172,10 +172,10 @@ def run(
                 }
             )
             print(f"  {rounds:>7} rounds: {middle * 1e3:9.2f} ms", flush=True)
-    theirs = beside(
+    theirs = run_workers(
         original, "degrees_total" if total else "degrees", path,
         write_changes(f"{path}-changes-{total}", pa.concat_tables(handed)), shapes,
-        (digest(expected), digest(found)),
+        (digest(expected), digest(nodes_by_degree)),
     )
     return {
         "operator": "count_total" if total else "count",

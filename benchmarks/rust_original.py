@@ -1,12 +1,12 @@
-"""The original, differential-dataflow itself, which works on the same files as our benchmarks.
+"""The original, differential-dataflow itself, over the files of our benchmarks.
 
     python benchmarks/rust_original.py bfs 1000:2000 1000000:10000000 --changes 1000000
     python benchmarks/rust_original.py degrees 10000000:50000000 --changes 0
 
-It is built by cargo (`benchmarks/original`); where there is none, its rows say so. Its workers do
-not sleep while they wait for each other: nothing else may run beside them, so it comes after ours.
-Its load has the reading of the Parquet files, as ours has; the changes it has read before, as ours
-are in memory.
+Cargo builds the original (`benchmarks/original`). Without cargo its rows contain the reason. Its
+workers do not sleep while they wait for each other, so it runs alone, after our benchmark. Its load
+includes the read of the Parquet files, as ours does. It reads the changes before its clock starts,
+as our changes are in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROGRAMS = (
 
 
 class NoOriginal(Exception):
-    """The original gave no answer; the message says why."""
+    """The original returned no answer. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Original:
     Parameters
     ----------
     binary : str
-        Empty if there is none.
+        Path of the program, or empty if there is none.
     reason : str
-        Why.
+        The reason for an empty `binary`.
     """
 
     binary: str = ""
@@ -54,7 +54,7 @@ class Original:
 
     @classmethod
     def built(cls, wanted: bool = True) -> "Original":
-        """Build it, which takes a minute at first."""
+        """Build the original. The first build takes a minute."""
         if not wanted:
             return cls()
         cargo = shutil.which("cargo")
@@ -78,7 +78,7 @@ class Original:
         shapes: Iterable[tuple[int, int]] = (),
         limit: float | None = None,
     ) -> dict[str, Any]:
-        """Load, and then make changes.
+        """Load a graph, then process changes.
 
         Parameters
         ----------
@@ -88,16 +88,16 @@ class Original:
             Folder of Parquet files with two columns.
         workers : int
         changes : str, optional
-            Folder of Parquet files with update rows, at times from 1 on.
+            Folder of Parquet files with updates, at times from 1 on.
         shapes : iterable of (int, int)
-            How many times are processed in a step, and how many such steps there are at most.
+            Times per step, and the maximum of steps.
         limit : float, optional
-            Seconds after which it is stopped.
+            Time limit in seconds.
 
         Raises
         ------
         NoOriginal
-            If it is not there, takes too long, or fails.
+            If the original is missing, exceeds the limit, or fails.
         """
         if not self.binary:
             raise NoOriginal(self.reason)
@@ -111,22 +111,22 @@ class Original:
             raise NoOriginal(f"stopped after {limit:g} s") from None
         if done.returncode:
             raise NoOriginal((done.stderr.strip().splitlines() or ["no message"])[0])
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
 
 
-def beside(
+def run_workers(
     original: Original, program: str, edges: str, changes: str, shapes: list[tuple[int, int]],
     answers: tuple[Digest | None, Digest | None],
 ) -> list[dict[str, Any]]:
-    """What it takes with one worker and with two, or why it has nothing to say.
+    """Measure the original with one and two workers. A row without an answer has the reason.
 
     Parameters
     ----------
     original, program, edges, changes, shapes
         As for `Original.run`.
     answers : (Digest or None, Digest or None)
-        Ours after the load and at the end, if they are known.
+        Our digests after the load and at the end, if known.
     """
     rows = []
     for workers in WORKERS:
@@ -151,31 +151,31 @@ def ratios(
     load: float | None, steps: dict[int, float | None],
     theirs: Iterable[tuple[int, float, dict[int, float]]],
 ) -> list[dict[str, Any]]:
-    """Ours over the original's, for each number of its workers: the load, and steps of each size.
+    """Return ours over the original's for each number of workers: the load, and each step size.
 
     Parameters
     ----------
     load : float, optional
     steps : dict
-        By the number of rounds in a step what one takes, or a round of it.
+        Time of a step, or of a round in it, by the number of rounds.
     theirs : iterable of (int, float, dict)
-        The same of each run of the original, after the number of its workers.
+        Workers, load and steps of each run of the original.
     """
     rows = []
     for workers, runs in itertools.groupby(sorted(theirs, key=_workers), key=_workers):
-        loads, found = [], {}
-        for _, seconds, taken in runs:
+        loads, step_times = [], {}
+        for _, seconds, times in runs:
             loads.append(seconds)
-            found.update(taken)
+            step_times.update(times)
         name = f"original ({named(workers)})"
         rows.append(ratio(f"load / {name}", load, statistics.median(loads)))
         for rounds, took in steps.items():
-            rows.append(ratio(f"step of {rounds:,} / {name}", took, found.get(rounds)))
+            rows.append(ratio(f"step of {rounds:,} / {name}", took, step_times.get(rounds)))
     return rows
 
 
 def timings(rows: list[dict[str, Any]]) -> Iterator[tuple[int, float, dict[int, float]]]:
-    """What `ratios` takes, of the rows of `beside`: steps by their median."""
+    """Yield the runs that `ratios` compares from the rows of `run_workers`, with median steps."""
     for row in rows:
         if "failed" not in row:
             steps = {step["rounds"]: step["median_ms"] for step in row["steps"]}
@@ -187,12 +187,12 @@ def _workers(run: tuple[int, float, dict[int, float]]) -> int:
 
 
 def named(workers: int) -> str:
-    """A number of workers in words."""
+    """Return a number of workers in words."""
     return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The switch of a benchmark's command line."""
+    """Add the option of the original to a benchmark's command line."""
     parser.add_argument("--original", action=argparse.BooleanOptionalAction, default=True,
                         help="run differential-dataflow itself as well, if cargo is there")
 
@@ -215,12 +215,12 @@ def main() -> None:
             for batch in batches:
                 for workers in WORKERS:
                     shapes = [(batch, options.changes // batch)] if batch else []
-                    found = original.run(options.program, graph.path, workers, changes, shapes)
-                    step = found["steps"][0] if batch else {}
+                    result = original.run(options.program, graph.path, workers, changes, shapes)
+                    step = result["steps"][0] if batch else {}
                     row = {"nodes": nodes, "edges": edges, "workers": workers, "batch": batch}
-                    row |= {name: found[name] for name in ("read_seconds", "load_seconds")}
+                    row |= {name: result[name] for name in ("read_seconds", "load_seconds")}
                     row |= {name: step.get(name) for name in ("steps", "seconds", "median_ms")}
-                    rows.append({**row, "peak_gib": found["peak_gib"]})
+                    rows.append({**row, "peak_gib": result["peak_gib"]})
                     print(rows[-1], flush=True)
     print(table(rows))
 

@@ -1,13 +1,13 @@
-"""Everyone's manager's manager under changes, beside plain Spark's self-join in the same session.
+"""Everyone's manager's manager under changes, against plain Spark's self-join in the same session.
 
     python benchmarks/skip_level.py                       # 10,000 people, then 10,000,000
     python benchmarks/skip_level.py --sizes 100000 --json results.json
 
-Load a company from Parquet, in which ``person // 2`` manages a person, then move people: each
-change takes the next person from there to ``person // 3`` at a logical time of its own, and a
-number of changes is processed in one physical step. At last a fresh dataflow does all changes in
-one step. Seconds of ours and of plain Spark come from one run, so quote their ratios: absolute
-times depend on the machine.
+The benchmark loads a company from Parquet, in which ``person // 2`` manages a person. Then each
+change moves the next person to the manager ``person // 3`` at a separate logical time. One physical
+step processes a batch of changes. At the end a new dataflow processes all changes in one step.
+Seconds of ours and of plain Spark come from one run, so quote their ratios: absolute times depend
+on the machine.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ import pyspark_diff
 from measure import Memory, save, seconds, table
 from plain_graphs import Digest
 from pyspark_diff import Dataflow, DiffFrame
-from rust_original import Original, add_options, beside, ratios, timings
+from rust_original import Original, add_options, ratios, run_workers, timings
 
-#: Changes in one physical step, and how many such steps are measured.
+#: Changes in one physical step, and the number of measured steps.
 BATCHES = {1: 200, 10: 100, 100: 50, 1_000: 30, 10_000: 10, 100_000: 5}
 FILES = 8
-#: Pairs are compared one by one in a company of this size.
+#: The number of people in the company of `verify`.
 VERIFIED = 5_000
 
 
 def write_people(folder: str, people: int) -> tuple[str, str]:
-    """A company, and the update rows of all its changes, as Parquet files."""
+    """Write a company, and the updates of all its changes, as Parquet files."""
     paths = [os.path.join(folder, f"{name}-{people}") for name in ("manages", "changes")]
     for path in paths:
         os.makedirs(path)
@@ -56,7 +56,7 @@ def write_people(folder: str, people: int) -> tuple[str, str]:
 
 
 def moves(first: int, end: int) -> pa.Table:
-    """Update rows of changes: at time ``person`` a person leaves one manager for another."""
+    """Return the updates of changes: at time ``person`` a person gets another manager."""
     person = np.arange(first, end)
     return pa.table(
         {
@@ -69,76 +69,76 @@ def moves(first: int, end: int) -> pa.Table:
 
 
 def after(frame: DataFrame, moved: int) -> DataFrame:
-    """The company once the people up to ``moved`` have moved."""
+    """Return the company after the moves of the people up to ``moved``."""
     manager = F.when(F.col("person") <= moved, F.expr("person DIV 3")).otherwise(F.col("manager"))
     return frame.select(manager.alias("manager"), "person")
 
 
 def plain(frame: DataFrame) -> int:
-    """The number of pairs from scratch, with plain Spark."""
+    """Return the number of pairs, computed from scratch with plain Spark."""
     on = F.col("a.person") == F.col("b.manager")
     return frame.alias("a").join(frame.alias("b"), on).count()
 
 
 def skip_levels(manages: DiffFrame) -> DiffFrame:
-    """The pairs, kept up to date."""
+    """Return the maintained pairs."""
     bosses = manages.toDF("boss", "manager")
     return bosses.join(manages, "manager").select("boss", "person")
 
 
 class Company:
-    """A dataflow that counts the pairs. It holds state: updates of the count, or their sum.
+    """A dataflow that counts the pairs. State: new updates, and the sum of the earlier updates.
 
-    The count is over a constant that Spark evaluates in each step (``"lit"``), which takes small
-    steps some 20 ms, or it is the sum of the diffs of all pairs as they come to the driver
-    (``"pairs"``), which takes large steps memory. A count of records without columns would not do:
-    columns that nobody wants are not carried, and most changes would cancel before the join. The
-    original is always handed the pairs, so ``"pairs"`` is what it compares with.
+    The count is ``"lit"`` or ``"pairs"``. The first counts a constant that Spark evaluates in each
+    step, which adds some 20 ms to a small step. The second sums the diffs of all pairs on the
+    driver, which costs memory in a large step. A plain count of records is no option: it drops
+    unused columns, so most changes cancel before the join. The original always receives the pairs,
+    so it compares with ``"pairs"``.
     """
 
     def __init__(self, flow: Dataflow, count: str):
         self.flow = flow
-        self._kept: list[pa.Table] = []
+        self._updates: list[pa.Table] = []
         self._sum = Digest(0, 0)
         self._counted = count == "lit"
         manages, self.session = flow.input("manages", "manager long, person long")
         skip = skip_levels(manages)
         answer = skip.select(F.lit(1).alias("one")).count() if self._counted else skip
-        self.probe = answer.inspect(self._kept.append, by_table=True).probe()
+        self.probe = answer.inspect(self._updates.append, by_table=True).probe()
 
     def load(self, frame: DataFrame) -> None:
-        """Take everyone in at time 0."""
+        """Load all people at time 0."""
         self.session.insert(frame)
         self.step(1)
 
     def change(self, updates: DataFrame | pa.Table, then: int) -> None:
-        """Process changes that lie before a time."""
+        """Process changes before a time in one step."""
         self.session.update(updates)
         self.step(then)
 
     def step(self, then: int) -> None:
-        """Process everything before a time."""
+        """Process all updates before a time."""
         self.session.advance_to(then)
         self.session.flush()
         self.flow.step_while(lambda: self.probe.less_than(then))
 
     def add(self) -> None:
-        """Add up what the last step gave, which is not a part of its time."""
-        for updates in self._kept:
+        """Add the updates of the last step to the sum, outside the measured time."""
+        for updates in self._updates:
             if self._counted:
                 counts = updates["count"].to_numpy() * updates["diff"].to_numpy()
                 self._sum += Digest(int(np.sum(counts)), 0)
             else:
                 self._sum += Digest.of_updates(updates)
-        self._kept.clear()
+        self._updates.clear()
 
     def pairs(self) -> int:
-        """The number of pairs by now."""
+        """Return the current number of pairs."""
         self.add()
         return self._sum.records
 
     def digest(self) -> Digest | None:
-        """That of the pairs, if they are seen."""
+        """Return the digest of the pairs, or None if the dataflow only counts."""
         self.add()
         return None if self._counted else self._sum
 
@@ -146,7 +146,7 @@ class Company:
 def run(
     spark: SparkSession, original: Original, paths: tuple[str, str], people: int, count: str
 ) -> dict[str, Any]:
-    """Load and all batch sizes, then all changes at once in a fresh dataflow; and the original."""
+    """Measure the load, all batch sizes, all changes in a new dataflow, and the original."""
     frame, all_changes = (spark.read.parquet(path) for path in paths)
     with Memory() as memory:
         before, expected = seconds(lambda: plain(frame))
@@ -171,8 +171,8 @@ def run(
     load_median = statistics.median([load_seconds, again])
     print(f"  {people - 1:>7} changes: {all_seconds * 1e3:9.2f} ms", flush=True)
     shapes = [(row["changes"], row["steps"]) for row in rows]
-    theirs = beside(original, "skip_level", *paths, shapes, (loaded, changed))
-    theirs += beside(original, "skip_level", *paths, [(people - 1, 1)], (loaded, finished))
+    theirs = run_workers(original, "skip_level", *paths, shapes, (loaded, changed))
+    theirs += run_workers(original, "skip_level", *paths, [(people - 1, 1)], (loaded, finished))
     medians = {row["changes"]: row["median_ms"] for row in rows}
     medians[people - 1] = all_seconds * 1e3
     return {
@@ -196,7 +196,7 @@ def run(
 def batches(
     company: Company, people: int, plain_seconds: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """All batch sizes, and the last person that moved; small companies have few to move."""
+    """Measure all batch sizes while there are people to move. Also return the last moved person."""
     rows: list[dict[str, Any]] = []
     next_person = 1
     for changes, repeats in BATCHES.items():
@@ -227,16 +227,16 @@ def batches(
 
 
 def verify(spark: SparkSession, runner: str) -> None:
-    """Compare the pairs one by one, at a few times, in a small company.
+    """Compare the pairs of a small company at a few times.
 
-    The number of pairs never changes when everyone has one manager, so it is not enough.
+    The number of pairs is not enough: it never changes, because each person has one manager.
     """
-    kept: list[pa.Table] = []
+    tables: list[pa.Table] = []
     person = np.arange(VERIFIED)
     with Dataflow(spark, runner=runner) as flow:
         manages, session = flow.input("manages", "manager long, person long")
         skip = skip_levels(manages)
-        skip.inspect(kept.append, by_table=True)
+        skip.inspect(tables.append, by_table=True)
         probe = skip.probe()
         session.insert(pa.table({"manager": person // 2, "person": person}))
         first = 1
@@ -247,7 +247,7 @@ def verify(spark: SparkSession, runner: str) -> None:
             session.flush()
             flow.step_while(lambda: probe.less_than(end))
             first = end
-    updates = pa.concat_tables(kept).to_pandas()
+    updates = pa.concat_tables(tables).to_pandas()
     for at in (0, 1, 2, 3, 10, 60, VERIFIED // 2, VERIFIED - 1):
         manager = np.where(person <= at, person // 3, person // 2)
         expected = pd.Series(1, pd.MultiIndex.from_arrays([manager[manager], person]))
@@ -257,12 +257,12 @@ def verify(spark: SparkSession, runner: str) -> None:
 
 
 def limits(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the largest company is held to, as ratios inside this run."""
+    """Return the limits of the largest company, as ratios inside this run."""
     small, large = results[0], results[-1]
 
     def median(result: dict[str, Any], changes: int) -> float | None:
-        found = [row["median_ms"] for row in result["changes"] if row["changes"] == changes]
-        return found[0] / 1e3 if found else None
+        medians = [row["median_ms"] for row in result["changes"] if row["changes"] == changes]
+        return medians[0] / 1e3 if medians else None
 
     def over(value: float | None, base: float | None) -> float | None:
         return None if value is None or not base else round(value / base, 3)
@@ -281,9 +281,9 @@ def limits(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             1.5,
         ),
     ]
-    one = over(statistics.median(large["plain_seconds"]), median(large, 1))
+    change_speedup = over(statistics.median(large["plain_seconds"]), median(large, 1))
     rows = [_limit(what, value, "at most", limit) for what, value, limit in at_most]
-    return [*rows, _limit("plain self-join / one change", one, "at least", 100)]
+    return [*rows, _limit("plain self-join / one change", change_speedup, "at least", 100)]
 
 
 def _limit(what: str, value: float | None, way: str, limit: float) -> dict[str, Any]:
@@ -332,9 +332,9 @@ def main() -> None:
         if result["ratios"]:
             print(f"\n{table(result['ratios'])}")
     print()
-    held = limits(results)
-    print(table(held))
-    save(options.json, {"runs": results, "limits": held})
+    checks = limits(results)
+    print(table(checks))
+    save(options.json, {"runs": results, "limits": checks})
     if any(row.get("agrees_with_ours") is False for run in results for row in run["original"]):
         raise SystemExit("the pairs differ from the original's")
 
