@@ -1,4 +1,4 @@
-"""Connected components under changes, beside a plain Spark loop in the same session, and GraphX.
+"""Connected components under changes, against GraphX and a plain Spark loop in the same session.
 
     python benchmarks/components.py                       # 1M nodes / 5M edges
     python benchmarks/components.py --sizes 10000:20000 --changes 10000 --rows 100 10000 --graphx
@@ -16,7 +16,7 @@ from pyspark_diff import DiffFrame, graphs
 
 
 class Components(Program):
-    """The smallest node of each node's component."""
+    """The smallest node of each component."""
 
     small = (200, 150)
 
@@ -26,7 +26,7 @@ class Components(Program):
 
     @staticmethod
     def expected(edges: list[tuple[int, int]]) -> Counter[tuple[int, int]]:
-        """Components by hand."""
+        """Compute components in plain Python."""
         component = {node: node for edge in edges for node in edge}
         before = None
         while component != before:

@@ -1,12 +1,12 @@
-"""What it costs Spark to read an arrangement by the data source, beside Parquet.
+"""The cost for Spark to read an arrangement by the data source, against Parquet.
 
     python benchmarks/data_source.py                 # 10M rows
     python benchmarks/data_source.py --quick         # 100k rows
 
-The same rows are read in turns, in one process, from the store and from Parquet that Spark wrote in
-as many files, with nothing done with them (``noop``): quote the ratio of medians. And the largest
-of one column is found, for which Parquet reads no other column.
-The store has one large batch, and then also some small ones of later steps.
+One process reads the same rows in turns from the store and from Parquet files that Spark wrote. The
+first query (``noop``) discards the rows: quote the ratio of medians. The second query computes the
+maximum of one column, for which Parquet reads no other column. The store has one large batch, and
+then also some small batches of later steps.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import pyspark_diff
 from measure import save, seconds, table
 from pyspark_diff import Dataflow
 
-#: How often each is read.
+#: Measured reads of each way.
 TURNS = 5
-#: The collections: a pair of numbers, and a wide row by a key of text.
+#: The collections: a pair of numbers, and a wide row with a text column.
 SCHEMAS = {"pairs": "src long, dst long", "orders": "name string, region string, amount double"}
 
 
 def rows_of(spark: SparkSession, name: str, rows: int) -> DataFrame:
-    """Rows of a collection."""
+    """Return the rows of a collection."""
     n = F.col("id")
     numbers = spark.range(rows)
     if name == "pairs":
@@ -43,43 +43,43 @@ def rows_of(spark: SparkSession, name: str, rows: int) -> DataFrame:
 
 
 def program(flow: Dataflow) -> None:
-    """The collections are kept as they are."""
+    """Keep the input collections."""
     for name, schema in SCHEMAS.items():
         flow.input(name, schema)[0].keep(name)
 
 
 def used(frame: DataFrame) -> None:
-    """All rows are made, and nothing is done with them."""
+    """Compute all rows, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def largest(frame: DataFrame) -> None:
-    """The largest of one column is found."""
+    """Compute the maximum of one column."""
     frame.agg(F.max(frame.columns[-1])).collect()
 
 
 def compared(
     name: str, rows: int, state: str, ways: dict[str, Callable[[], DataFrame]]
 ) -> dict[str, Any]:
-    """Seconds of each way, in turns, and how many times longer the store takes."""
-    told: dict[str, Any] = {"collection": name, "rows": rows, "state": state}
+    """Return the seconds of each way, in turns, and the ratio of the store to Parquet."""
+    row: dict[str, Any] = {"collection": name, "rows": rows, "state": state}
     for what, do in ("noop", used), ("max", largest):
         took: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(TURNS + 1):
-            for way, made in ways.items():
-                one = seconds(lambda: do(made()))[0]
+            for way, make_frame in ways.items():
+                duration = seconds(lambda: do(make_frame()))[0]
                 if turn:  # the first warms
-                    took[way].append(one)
+                    took[way].append(duration)
         medians = {way: statistics.median(times) for way, times in took.items()}
-        told.update({f"{what}_{way}_s": round(median, 2) for way, median in medians.items()})
-        told[f"{what}_ratio"] = round(medians["store"] / medians["parquet"], 2)
-    return told
+        row.update({f"{what}_{way}_s": round(median, 2) for way, median in medians.items()})
+        row[f"{what}_ratio"] = round(medians["store"] / medians["parquet"], 2)
+    return row
 
 
 def measured(spark: SparkSession, folder: str, rows: int) -> list[dict[str, Any]]:
-    """Each collection, after one large step and after some small ones."""
+    """Measure each collection, after one large step and after some small steps."""
     store = os.path.join(folder, f"store-{rows}")
-    found = []
+    reads = []
     with Dataflow.open(store, program, spark=spark) as flow:
         for name in SCHEMAS:
             flow.session(name).insert(rows_of(spark, name, rows))
@@ -93,14 +93,14 @@ def measured(spark: SparkSession, folder: str, rows: int) -> list[dict[str, Any]
             return {"store": read.load, "parquet": lambda: spark.read.parquet(parquet)}
 
         for name in SCHEMAS:
-            found.append(compared(name, rows, "one batch", ways(name, 1)))
+            reads.append(compared(name, rows, "one batch", ways(name, 1)))
         for time in range(2, 6):
             for name in SCHEMAS:
                 flow.session(name).insert(rows_of(spark, name, rows // 1000))
             flow.advance_to(time)
         for name in SCHEMAS:
-            found.append(compared(name, rows, "and four small ones", ways(name, 5)))
-    return found
+            reads.append(compared(name, rows, "and four small ones", ways(name, 5)))
+    return reads
 
 
 def main() -> None:
@@ -114,10 +114,10 @@ def main() -> None:
     spark = pyspark_diff.session("benchmark data source")
     spark.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        found = measured(spark, folder, 100_000 if options.quick else options.rows)
-        print(table(found))
+        reads = measured(spark, folder, 100_000 if options.quick else options.rows)
+        print(table(reads))
     if options.json:
-        save(options.json, {"reads": found})
+        save(options.json, {"reads": reads})
 
 
 if __name__ == "__main__":

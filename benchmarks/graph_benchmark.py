@@ -1,8 +1,8 @@
 """The command line of a benchmark of a graph program.
 
-Every row is a fresh dataflow that makes all replacements, in batches of one size; a row that takes
-too long is stopped, and says how far it came. Then the same rows for what it is compared with:
-plain Spark, GraphX if it is asked for, and the original if it can be built.
+Each row is a new dataflow with all replacements in batches of one size. A row stops at its time
+limit, and reports its progress. Then come the same rows for plain Spark, GraphX if requested, and
+the original if it builds.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from rust_original import Original, add_options
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A graph program, and what is measured of it.
+    """A graph program, with its graphs and ratios.
 
     Parameters
     ----------
     name : str
-        Of the baseline, of the original's program, and of the file with the results.
+        Name of the baseline, of the original's program, and of the file of results.
     program : type
     sizes : list of (int, int)
-        Nodes and edges of the graphs, if no others are asked for.
+        Nodes and edges of the graphs, unless the command line has others.
     warm : (int, int)
-        Those of a small graph that comes first.
+        Nodes and edges of a small first graph.
     ratios : callable
-        From the result of a graph, and the number of changes, to what it is judged by.
+        Returns the ratios of a graph from its result and the number of changes.
     large : (int, int, list of (int, int)), optional
-        The graph of ``--large``, and its rows: rounds in a batch, and in all.
+        The graph of ``--large``, and its rows: rounds in a batch, and all rounds.
     also : dict
-        What else is saved.
+        Further values for the file of results.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Benchmark:
         spark = pyspark_diff.session(f"benchmark {self.name}")
         spark.sparkContext.setLogLevel("ERROR")
         wanted = shapes(options.changes, options.rows, options.singles)
-        todo = [(*found, wanted) for found in options.sizes]
+        todo = [(*counts, wanted) for counts in options.sizes]
         if self.large and options.large:
             todo.append(self.large)
         results: list[dict[str, Any]] = []

@@ -1,14 +1,14 @@
 """Random graphs, and replacements of their edges, for the benchmarks of graph programs.
 
-All edges come from one random stream. A graph of ``m`` edges begins with the first ``m``; round
-``r`` removes edge ``r`` of the stream and inserts edge ``m + r``, at a logical time of its own:
+All edges come from one random stream. A graph of ``m`` edges begins with the first ``m`` edges.
+Round ``r`` removes edge ``r`` of the stream and inserts edge ``m + r``, at a separate logical time:
 
     the graph at time t  =  edges t, ..., m + t - 1 of the stream
 
-Both ends of an edge are any nodes, or, where the graph is skewed, chosen by R-MAT: of the four
-quarters of the matrix of edges one is drawn, then one of its quarters, and so on, so that few nodes
-have most of the edges, as in a social network. Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A
-Recursive Model for Graph Mining", SDM 2004; with the shares of Graph500.
+Both ends of an edge are uniformly random, unless the graph is skewed. Then R-MAT draws a quarter of
+the matrix of edges, then a quarter of that quarter, and so on. Few nodes have most of the edges, as
+in a social network. The shares are those of Graph500. Source: Chakrabarti, Zhan, Faloutsos,
+"R-MAT: A Recursive Model for Graph Mining", SDM 2004.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 FILES = 8
-#: With some others node 0 of the smallest graph has no edge to follow at the start or at the end.
+#: With some other seeds, node 0 of the smallest graph has no outgoing edge at the start or the end.
 SEED = 11
-#: What R-MAT draws: the share of the first quarter, of the first two and of the first three.
+#: R-MAT's shares of the first quarter, of the first two and of the first three.
 QUARTERS = 0.57, 0.76, 0.95
 
 
@@ -37,7 +37,7 @@ class Graph:
         Folder of Parquet files with columns ``src`` and ``dst``.
     nodes, edges : int
     gone, come : pyarrow.Table
-        The edge that each round removes, and the one that it inserts.
+        The edges that the rounds remove, and the edges that they insert.
     """
 
     path: str
@@ -48,11 +48,11 @@ class Graph:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are."""
+        """Return the number of rounds."""
         return self.come.num_rows
 
     def updates(self, first: int, end: int) -> pa.Table:
-        """Update rows of some rounds: round ``r`` happens at time ``r + 1``."""
+        """Return the updates of some rounds: round ``r`` is at time ``r + 1``."""
         times = np.arange(first + 1, end + 1)
         both = [edges.slice(first, end - first) for edges in (self.gone, self.come)]
         updates = pa.concat_tables(both)
@@ -60,13 +60,13 @@ class Graph:
         return updates.append_column("diff", pa.array(np.repeat([-1, 1], end - first)))
 
     def after(self, rounds: int) -> pa.Table:
-        """All edges once some rounds have happened."""
+        """Return all edges after some rounds."""
         old = pq.read_table(self.path).slice(rounds)
         first = max(rounds - self.edges, 0)
         return pa.concat_tables([old, self.come.slice(first, rounds - first)])
 
     def write_changes(self, rounds: int) -> str:
-        """The update rows of the first rounds as Parquet files; returns their folder."""
+        """Write the updates of the first rounds as Parquet files, and return their folder."""
         path = f"{self.path}-changes-{rounds}"
         if not os.path.exists(path):
             os.makedirs(path)
@@ -74,7 +74,7 @@ class Graph:
         return path
 
     def write_after(self, rounds: int) -> str:
-        """The same as Parquet files; returns their folder."""
+        """Write the edges after some rounds as Parquet files, and return their folder."""
         if rounds == 0:
             return self.path
         path = f"{self.path}-after-{rounds}"
@@ -87,7 +87,7 @@ class Graph:
 def write_graph(
     folder: str, nodes: int, edges: int, rounds: int, *, skewed: bool = False
 ) -> Graph:
-    """A random graph as Parquet files, and a number of rounds."""
+    """Write a random graph as Parquet files, and draw a number of rounds."""
     path = os.path.join(folder, f"edges-{nodes}-{edges}")
     os.makedirs(path)
     old = []
@@ -101,7 +101,7 @@ def write_graph(
 
 
 def size(text: str) -> tuple[int, int]:
-    """Nodes and edges from ``"1000:2000"``."""
+    """Parse nodes and edges from ``"1000:2000"``."""
     nodes, edges = (int(part) for part in text.split(":"))
     return nodes, edges
 
@@ -116,7 +116,7 @@ def _random_edges(part: int, nodes: int, count: int, skewed: bool) -> pa.Table:
             drawn = random.random(count, np.float32)
             src = 2 * src + (drawn >= half)
             dst = 2 * dst + (((drawn >= first) & (drawn < half)) | (drawn >= last))
-        # From a power of two to as many nodes as are wanted: some of them are one.
+        # Scale the power of two down to the number of nodes. Some numbers merge into one node.
         return pa.table({"src": src * nodes >> bits, "dst": dst * nodes >> bits})
     return pa.table({name: random.integers(0, nodes, count) for name in ("src", "dst")})
 

@@ -1,16 +1,16 @@
-"""The 5-core of a graph under changes, beside a plain Spark loop in the same session, and GraphX.
+"""The 5-core of a graph under changes, against a plain Spark loop in the same session and GraphX.
 
     python benchmarks/k_core.py                           # 1M nodes / 5M edges
     python benchmarks/k_core.py --large --graphx          # and 10M / 50M, with fewer changes
 
-Load a random graph from Parquet, then replace edges: each replacement is one removal and one
-insertion at a logical time of its own, and a number of them is processed in one physical step.
-Every row is a fresh dataflow that makes all replacements, in batches of one size; a row that takes
-too long is stopped, and says how far it came. Seconds of ours and of the others come from one run,
-so quote their ratios: absolute times depend on the machine.
+The benchmark loads a random graph from Parquet, then replaces edges. Each replacement is one
+removal and one insertion at a separate logical time, and one physical step processes a batch of
+replacements. Each row is a new dataflow with all replacements in batches of one size. A row stops
+at its time limit, and reports its progress. Seconds of ours and of the others come from one run, so
+quote their ratios: absolute times depend on the machine.
 
-The graph is taken as undirected and simple. The plain loop, and GraphX, are given the simple graph:
-our load makes it, and their time does not have it.
+The programs treat the graph as undirected and simple. Our load makes the simple graph. The plain
+loop and GraphX read a simple graph, and their time excludes the work to make it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graph_rows import Program, load_and_batches
 from plain_graphs import K
 from pyspark_diff import DiffFrame, graphs
 
-#: The graph of ``--large``, and its one row.
+#: The graph of ``--large``, and its only row.
 LARGE = (10_000_000, 50_000_000, [(1_000, 10_000)])
 
 
@@ -37,7 +37,7 @@ class Core(Program):
 
     @staticmethod
     def expected(edges: list[tuple[int, int]]) -> Counter[tuple[int, int]]:
-        """The k-core by hand."""
+        """Compute the k-core in plain Python."""
         core = {(min(edge), max(edge)) for edge in edges if edge[0] != edge[1]}
         while True:
             degrees = Counter(node for edge in core for node in edge)

@@ -1,4 +1,4 @@
-"""Measuring: seconds, and the memory of every process of a Spark application."""
+"""Measurements: seconds, and the memory of all processes of a Spark application."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any, Callable
 class Memory:
     """Peak resident memory, by kind of process, sampled in the background.
 
-    Pages that processes may share (mapped batch files above all) are counted with each kind, and
-    once in the total.
+    Processes may share pages, mostly of mapped batch files. Each kind of process counts its shared
+    pages, and the total counts them once.
     """
 
-    every: float = 0.5
+    interval: float = 0.5
     peaks: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> "Memory":
@@ -34,7 +34,7 @@ class Memory:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self.every):
+        while not self._stop.wait(self.interval):
             own: dict[str, int] = {}
             shared: dict[str, int] = {}
             for pid in family(os.getpid()):
@@ -53,23 +53,23 @@ class Memory:
 
 
 def cpu_seconds(root: int) -> float:
-    """Processor time of a process and all its descendants, with those that ended.
+    """Return the processor time of a process and its running and ended descendants.
 
-    Other programs on the machine change it far less than the time on the clock.
+    Other programs change the processor time far less than the wall time.
     """
     ticks = 0
     for pid in family(root):
         try:
-            # The name in parentheses may have spaces.
+            # The program name in parentheses may have spaces.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it ended
+            continue  # the process ended
         ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def family(root: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return the ids of a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -78,12 +78,12 @@ def family(root: int) -> list[int]:
             except OSError:
                 continue
             children.setdefault(int(stat.rsplit(")", 1)[1].split()[1]), []).append(int(entry))
-    found, stack = [], [root]
+    pids, stack = [], [root]
     while stack:
         pid = stack.pop()
-        found.append(pid)
+        pids.append(pid)
         stack.extend(children.get(pid, []))
-    return found
+    return pids
 
 
 def _kind(pid: int) -> str:
@@ -96,7 +96,7 @@ def _kind(pid: int) -> str:
 
 
 def _resident(pid: int) -> tuple[int, int]:
-    """Resident bytes of a process, and how many of them it may share with others."""
+    """Return the resident bytes of a process, and how many it may share with others."""
     try:
         _, resident, common, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
     except OSError:
@@ -106,14 +106,14 @@ def _resident(pid: int) -> tuple[int, int]:
 
 
 def seconds(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall time of an action, and what it returned."""
+    """Return the wall time of an action, and its result."""
     started = time.perf_counter()
     result = action()
     return time.perf_counter() - started, result
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on."""
+    """Return the processor, memory and versions of this machine."""
     import pyspark
 
     model = "unknown processor"
@@ -132,14 +132,14 @@ def machine() -> dict[str, Any]:
 
 
 def save(path: str, results: dict[str, Any]) -> None:
-    """Results as JSON, with the machine."""
+    """Write results and the machine as JSON."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps({"machine": machine(), **results}, indent=1) + "\n")
     print(f"written: {path}")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a Markdown table."""
+    """Format rows as a Markdown table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(str(row.get(name, "")) for name in names) + " |" for row in rows]
@@ -147,6 +147,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def ratio(what: str, value: float | None, base: float | None) -> dict[str, Any]:
-    """A line of the table of ratios."""
+    """Return a line of the table of ratios."""
     measured = None if value is None or not base else float(f"{value / base:.4g}")
     return {"ratio": what, "measured": "not measured" if measured is None else measured}

@@ -58,14 +58,14 @@ KINDS, STATUSES = ("view", "view", "view", "cart", "buy"), ("open", "paid", "sen
 
 
 class Shop:
-    """The current tables. It holds state: `hour` changes them.
+    """The current tables. State: `hour` changes the tables.
 
     Parameters
     ----------
     rows : int
-        Of all tables together.
+        Rows of all tables together.
     changes : int
-        Of an hour.
+        Changes per hour.
     """
 
     def __init__(self, rows: int, changes: int, seed: int = 7):
@@ -100,9 +100,9 @@ class Shop:
             return [Decimal(int(n)).scaleb(-scale) for n in random.integers(low, high, count)]
 
         def reference(other: str) -> Any:
-            found = self.tables[other].column(0).to_numpy()
+            other_keys = self.tables[other].column(0).to_numpy()
             # Low keys are popular.
-            return found[(found.size * random.random(count) ** 2).astype(int)]
+            return other_keys[(other_keys.size * random.random(count) ** 2).astype(int)]
 
         columns: dict[str, Callable[[], Any]] = {
             "customer": lambda: reference("customers"), "product": lambda: reference("products"),
@@ -126,27 +126,27 @@ class Shop:
         )
 
     def hour(self) -> dict[str, tuple[pa.Table, pa.Table]]:
-        """Upserts and keys of deletes by table, of one more hour."""
+        """Return the upserts and the deleted keys of the next hour by table."""
         begin, self.now = self.now, self.now + HOUR
-        found = {}
+        changes = {}
         for name, (_, key, _, shares) in TABLES.items():
             added, updated, deleted = (round(self._changes * share) for share in shares)
             there = self.tables[name].column(key).to_numpy()
             touched = self._random.choice(
                 there, min(updated + deleted, there.size), replace=False)
-            gone, kept = touched[:deleted], touched[deleted:]
+            gone, changed = touched[:deleted], touched[deleted:]
             upserts = pa.concat_tables([
                 self._rows(name, self._new_keys(name, added), begin, self.now),
-                self._updated(name, kept),
+                self._updated(name, changed),
             ])
             rest = self.tables[name].filter(pc.invert(pc.is_in(
                 self.tables[name].column(key), pa.array(touched))))
             self.tables[name] = pa.concat_tables([rest, upserts]).combine_chunks()
-            found[name] = upserts, pa.table({key: pa.array(gone, pa.int64())})
-        return found
+            changes[name] = upserts, pa.table({key: pa.array(gone, pa.int64())})
+        return changes
 
     def _updated(self, name: str, keys: np.ndarray) -> pa.Table:
-        """Rows of keys that are there: other values, at the time that they had."""
+        """Return rows with other values for present keys. A row keeps its time."""
         rows, key = self.tables[name], TABLES[name][1]
         before = rows.filter(pc.is_in(rows.column(key), pa.array(keys)))
         after = self._rows(name, before.column(key).to_numpy(), BEGIN, LOADED)
@@ -169,7 +169,7 @@ def arrow_schema(text: str) -> pa.Schema:
 def views(
     tables: Mapping[str, Any], recent: Callable[[Any], Any], due: Any
 ) -> dict[str, Any]:
-    """The views, of collections and of frames alike.
+    """Return the views of collections or of frames.
 
     Parameters
     ----------
@@ -249,19 +249,19 @@ def _latest(frame: Any, key: str, *columns: str) -> Any:
 
 
 def program(flow: Dataflow) -> list[str]:
-    """The dataflow; the names of its views."""
+    """Define the dataflow, and return the names of its views."""
     tables = {name: flow.input(name, text, key=key)[0]
               for name, (text, key, _, _) in TABLES.items()}
     due = flow.clock("1 hour", start=LOADED - HOUR).selectExpr(
         "now - INTERVAL '23' HOUR AS due")
-    kept = views(tables, lambda rows: rows.expire_after("24 hours", "at"), due)
-    for name, view in kept.items():
+    outputs = views(tables, lambda rows: rows.expire_after("24 hours", "at"), due)
+    for name, view in outputs.items():
         view.keep(name)
-    return list(kept)
+    return list(outputs)
 
 
 def feed(flow: Dataflow, changes: Mapping[str, tuple[pa.Table, pa.Table]], now: datetime) -> None:
-    """One step of changes, up to a time."""
+    """Process the changes before a time in one step."""
     for name, (upserts, deletes) in changes.items():
         if deletes.num_rows:
             flow.session(name).delete(deletes)
@@ -289,7 +289,7 @@ def recompute(frames: Mapping[str, DataFrame]) -> None:
 
 
 def check(flow: Dataflow, frames: Mapping[str, DataFrame]) -> dict[str, int]:
-    """Refuse a view that is not plain Spark's; the number of rows of each view."""
+    """Raise an error if a view differs from plain Spark's. Return the rows of each view."""
     counts = {}
     for name, frame in frames.items():
         expected = sorted(map(repr, frame.collect()))
@@ -305,7 +305,7 @@ def run(
     spark: SparkSession, rows: int, changes: int, hours: int, folder: str, runner: str = "auto",
     repeats: int = 2,
 ) -> dict[str, Any]:
-    """Load, take the hours one by one, and compare.
+    """Load the tables, process the hours one by one, and compare.
 
     Plain Spark recomputes the views `repeats` times before the hours and as often after them.
     """
@@ -325,18 +325,19 @@ def run(
             took.append(seconds(lambda: feed(flow, hour, shop.now))[0])
         explanation = flow.explain()
         frames = plain_views(spark, shop, folder)
-        kept = sum(check(flow, frames).values())
+        view_rows = sum(check(flow, frames).values())
         plain += [seconds(lambda: recompute(frames))[0] for _ in range(repeats)]
-        expensive = sorted(explanation.operators, key=lambda one: -one.cost.seconds)[:10]
+        expensive = sorted(explanation.operators, key=lambda operator: -operator.cost.seconds)[:10]
         operators = [
-            {"operator": one.name, "ms": round(one.cost.seconds * 1e3, 2),
-             "in": one.cost.rows_in, "touched": one.cost.rows_read, "out": one.cost.rows_out}
-            for one in expensive
+            {"operator": operator.name, "ms": round(operator.cost.seconds * 1e3, 2),
+             "in": operator.cost.rows_in, "touched": operator.cost.rows_read,
+             "out": operator.cost.rows_out}
+            for operator in expensive
         ]
         fallbacks = {str(kind): number for kind, number in explanation.fallbacks.items()}
     hour_s, plain_s = statistics.median(took), statistics.median(plain)
     return {
-        "rows": sum(rows.num_rows for rows in shop.tables.values()), "view_rows": kept,
+        "rows": sum(rows.num_rows for rows in shop.tables.values()), "view_rows": view_rows,
         "changes": int(statistics.median(counts)), "hours": hours,
         "load_seconds": round(load, 2), "hour_seconds": round(hour_s, 4),
         "hour_most": round(max(took), 4), "plain_seconds": round(plain_s, 2),

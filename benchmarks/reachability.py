@@ -1,4 +1,4 @@
-"""The nodes that can be reached from a root under changes, beside a plain Spark loop.
+"""The nodes that a root reaches under changes, against a plain Spark loop.
 
     python benchmarks/reachability.py                     # 1M nodes / 10M edges
     python benchmarks/reachability.py --skewed --sizes 4800000:69000000 --changes 1000 --rows 1000
@@ -20,7 +20,7 @@ from pyspark_diff import DiffFrame, graphs
 
 
 class Reached(Program):
-    """The nodes that can be reached from the root, and the root."""
+    """The nodes that the root reaches, and the root."""
 
     small = (200, 400)
 
@@ -30,7 +30,7 @@ class Reached(Program):
 
     @staticmethod
     def expected(edges: list[tuple[int, int]]) -> Counter[tuple[int, int]]:
-        """All that has a distance."""
+        """Return all nodes with a distance."""
         return Counter((node, ROOT) for node, _ in Distances.expected(edges))
 
 

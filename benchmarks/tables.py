@@ -51,12 +51,12 @@ class Table:
     ----------
     title : str
     source : str
-        The file in benchmarks/results, and after a slash the keys of lists in it, the outer first.
-        What an outer list has beside the inner one is there in each row.
+        The file in benchmarks/results, and after each slash the key of a list, the outer first.
+        Each row of an inner list also has the other values of the outer list.
     columns : mapping of str to str
-        By names of columns the keys; a point goes into what a key has. Lists are shown as means.
+        The key of each column by its name. A point separates nested keys. A list becomes its mean.
     note : str
-        What stands above the table.
+        The text above the table.
     """
 
     title: str
@@ -169,22 +169,22 @@ TABLES = (
 
 
 def rows_of(data: Any, keys: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a nested list, each with what lies around it."""
+    """Return the rows of a nested list, each with the values of the outer lists."""
     if not keys:
         yield data
         return
     inner: Any = data
     for key in keys[0].split("."):
         inner = inner[key]
-    for one in inner:
-        for row in rows_of(one, keys[1:]):
+    for item in inner:
+        for row in rows_of(item, keys[1:]):
             yield {**data, **row}
 
 
 def shown(value: Any) -> str:
-    """A value as a cell."""
+    """Format a value as a cell."""
     if isinstance(value, list):
-        numbers = [one for one in value if isinstance(one, (int, float))]
+        numbers = [item for item in value if isinstance(item, (int, float))]
         value = sum(numbers) / len(numbers) if numbers else ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
@@ -194,7 +194,7 @@ def shown(value: Any) -> str:
 
 
 def cell(row: Mapping[str, Any], path: str) -> str:
-    """The value of a row at the end of a path of keys; an empty cell if there is none."""
+    """Format the value of a row at a path of keys, or return an empty cell."""
     value: Any = row
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -202,7 +202,7 @@ def cell(row: Mapping[str, Any], path: str) -> str:
 
 
 def section(table: Table) -> str:
-    """A table with its title, and the file that it is from."""
+    """Format a table with its title and its file."""
     name, *keys = table.source.split("/")
     data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     lines = [" | ".join(table.columns), "|".join("---" for _ in table.columns)]
@@ -218,7 +218,7 @@ def _framed(lines: list[str]) -> str:
 
 
 def machines() -> str:
-    """On what machines the results were measured, with their versions."""
+    """Format the table of machines and versions of the results."""
     files: dict[str, list[str]] = {}
     for name in dict.fromkeys(table.source.split("/")[0] for table in TABLES):
         data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
@@ -233,7 +233,7 @@ def machines() -> str:
 
 
 def page() -> str:
-    """All of docs/performance.md."""
+    """Return the whole text of docs/performance.md."""
     return "\n".join([_HEAD + machines(), *map(section, TABLES), _TAIL])
 
 
