@@ -1,6 +1,6 @@
-"""Compiles scala-bridge/ into two jars, unless they are there: see ci/build_bridge.
+"""Compiles scala-bridge/ into two jars, unless they are current: see ci/build_bridge.
 
-    a jar's manifest names the digest of these sources  ⟹  it was made from them, by this compiler
+    a jar's manifest has the current digest  ⟹  this compiler built it from the current sources
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "scala-bridge" / "src"
 MANIFEST = "META-INF/MANIFEST.MF"
-#: A compiler that runs for seconds gains nothing from being optimised itself.
+#: A compiler that runs for seconds gains nothing from its own optimisation.
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss4m")
 OPTIONS = ("-deprecation", "-feature", "-Xlint", "-Werror")
 
 
 def main(java: str) -> None:
-    """Make the jars that are missing or out of date."""
+    """Build the jars that are missing or out of date."""
     spec = find_spec("pyspark")
     home = os.environ.get("SPARK_HOME") or str(Path(spec.origin).parent if spec else "")
     jars = Path(home) / "jars"
@@ -57,7 +57,7 @@ def main(java: str) -> None:
 
 
 def digest_of(sources: Iterable[Path], how: str) -> str:
-    """Of all that decides what is compiled."""
+    """Return the digest of the sources, the compiler and its options."""
     digest = hashlib.sha256(how.encode())
     for source in sources:
         digest.update(f"\n{source.relative_to(SOURCES).as_posix()}\n".encode())
@@ -66,7 +66,7 @@ def digest_of(sources: Iterable[Path], how: str) -> str:
 
 
 def made_from(jar: Path) -> str:
-    """The digest that a jar names; nothing if there is no such jar."""
+    """Return the digest that a jar names, or an empty text without such a jar."""
     try:
         with ZipFile(jar) as opened:
             named = opened.read(MANIFEST).decode().partition("Sources-Digest: ")[2]
@@ -76,12 +76,12 @@ def made_from(jar: Path) -> str:
 
 
 def pack(jar: Path, folder: Path, files: Iterable[Path], digest: str) -> None:
-    """A jar with the same bytes for the same files. It appears whole, or not at all."""
+    """Write a jar atomically. The same files make the same bytes."""
     manifest = f"Manifest-Version: 1.0\r\nSources-Digest: {digest[:50]}\r\n {digest[50:]}\r\n\r\n"
     entries = [(MANIFEST, manifest.encode())]
     entries += [(file.relative_to(folder).as_posix(), file.read_bytes()) for file in files]
     jar.parent.mkdir(parents=True, exist_ok=True)
-    # A running Spark may have the old one open, so it is replaced and never written into.
+    # A running Spark may have the old jar open, so the new jar replaces it.
     new = jar.with_name(f".{jar.name}.{os.getpid()}")
     with ZipFile(new, "w") as opened:
         for name, content in entries:

@@ -1,5 +1,5 @@
-"""Run by ci/test: starts Spark and lets it do a little of everything, so that Java can archive what
-classes that takes. A JVM that maps the archive is there after half of the processor time."""
+"""Run by ci/test: starts Spark and runs a little of each kind of job, so that Java can archive the
+loaded classes. A JVM that maps the archive starts in half of the processor time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def main() -> int:
                 flow[name].at().toPandas()
     spark.stop()
     spark.sparkContext._gateway.shutdown()
-    # At its end, which is that of what it reads, it writes the archive.
+    # The JVM ends at the end of its input, and then writes the archive.
     jvm.stdin.close()
     return int(jvm.wait(300) != 0)
 

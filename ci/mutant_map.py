@@ -97,20 +97,20 @@ class Map:
         self._path.write_text(json.dumps({
             "tests": tests, "seconds": [round(self._seconds[test], 3) for test in tests],
             "lines": {
-                name: {str(line): sorted(number[test] for test in found)
-                       for line, found in sorted(of_file.items())}
+                name: {str(line): sorted(number[test] for test in tests_of_line)
+                       for line, tests_of_line in sorted(of_file.items())}
                 for name, of_file in sorted(lines.items())},
         }), encoding="utf-8")
 
 
 def compiled_code(kernels: set[Any]) -> Iterator[Any]:
     """The code of kernels and of the compiled functions that they call, however indirectly."""
-    waiting, seen = list(kernels), set()
+    waiting, visited = list(kernels), set()
     while waiting:
         function = waiting.pop().py_func
-        if function in seen:
+        if function in visited:
             continue
-        seen.add(function)
+        visited.add(function)
         code = function.__code__
         yield code
         values = [function.__globals__.get(name) for name in code.co_names]

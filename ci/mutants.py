@@ -96,10 +96,10 @@ def equivalent_spans(source: str) -> Iterator[Span]:
             if node.name == "__repr__":
                 yield span(node)
             arguments = node.args
-            for one in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
-                        arguments.vararg, arguments.kwarg]:
-                if one is not None and one.annotation is not None:
-                    yield span(one.annotation)
+            for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
+                             arguments.vararg, arguments.kwarg]:
+                if argument is not None and argument.annotation is not None:
+                    yield span(argument.annotation)
             yield from map(span, [*filter(None, [node.returns]), *node.decorator_list])
         elif isinstance(node, ast.ClassDef):
             yield from map(span, node.decorator_list)
@@ -122,35 +122,35 @@ def equivalent_spans(source: str) -> Iterator[Span]:
 def sites(module: str, source: str, known: dict[str, Any]) -> dict[Site, list[tuple[str, int]]]:
     """The places of a module that can be changed, each with the operators that change it."""
     left_out = list(equivalent_spans(source))
-    found: dict[Site, list[tuple[str, int]]] = {}
+    operators_at: dict[Site, list[tuple[str, int]]] = {}
     nodes = [node for node in ast_nodes(get_ast(source))
              if not isinstance(node, (parso.python.tree.Name, parso.python.tree.String))]
     for name, operator in known.items():
         places = itertools.chain.from_iterable(map(operator.mutation_positions, nodes))
         for occurrence, (start, end) in enumerate(places):
             if not any(first <= start and end <= last for first, last in left_out):
-                found.setdefault((module, *start), []).append((name, occurrence))
-    return found
+                operators_at.setdefault((module, *start), []).append((name, occurrence))
+    return operators_at
 
 
 def all_sites() -> dict[Site, list[tuple[str, int]]]:
     """As `sites`, of all modules; kept, as it takes a minute."""
     files = [path for room in ROOMS
              for path in sorted((ROOT / "pyspark_diff" / room).rglob("*.py"))]
-    rules = "".join(inspect.getsource(one) for one in (operators, equivalent_spans, sites))
+    rules = "".join(inspect.getsource(rule) for rule in (operators, equivalent_spans, sites))
     digest = hashlib.sha256(rules.encode())
     for path in files:
         digest.update(path.read_bytes())
-    kept = WORK / f"sites-{digest.hexdigest()[:16]}.json"
-    if not kept.exists():
+    cache = WORK / f"sites-{digest.hexdigest()[:16]}.json"
+    if not cache.exists():
         known = operators()
-        found: dict[Site, list[tuple[str, int]]] = {}
+        operators_at: dict[Site, list[tuple[str, int]]] = {}
         for path in files:
             module = str(path.relative_to(ROOT / "pyspark_diff"))
-            found.update(sites(module, path.read_text(encoding="utf-8"), known))
-        kept.write_text(json.dumps(sorted(found.items())), encoding="utf-8")
+            operators_at.update(sites(module, path.read_text(encoding="utf-8"), known))
+        cache.write_text(json.dumps(sorted(operators_at.items())), encoding="utf-8")
     return {(site[0], site[1], site[2]): [(name, number) for name, number in ways]
-            for site, ways in json.loads(kept.read_text(encoding="utf-8"))}
+            for site, ways in json.loads(cache.read_text(encoding="utf-8"))}
 
 
 def mutate(module: str, operator: str, occurrence: int) -> tuple[str, str]:
@@ -180,15 +180,15 @@ def published(count: int, seed: int) -> list[tuple[Mutant, dict[str, Any]]]:
     before = json.loads(SUMMARY.read_text(encoding="utf-8")) if SUMMARY.exists() else {}
     if before.get("seed") != seed or len(before.get("mutants", ())) < count:
         return []
-    found = []
+    present = []
     for result in before["mutants"]:
         mutant = Mutant(**{key: result[key] for key in Mutant.__dataclass_fields__})
         here = moved(mutant)
         if here is None:
             print(f"gone: {mutant.name}\n    - {mutant.before}", file=sys.stderr)
         else:
-            found.append((here, result))
-    return found
+            present.append((here, result))
+    return present
 
 
 def moved(mutant: Mutant) -> Mutant | None:
@@ -222,17 +222,17 @@ def sample(count: int, seed: int) -> list[Mutant]:
     ordered = sorted(places, key=lambda site: (ROOMS.index(site[0].split("/")[0]), site))
     step = len(ordered) / count
     start = chance.random() * step
-    found = []
+    mutants = []
     for number in range(count):
         first = int(start + number * step)
         # A place whose changes are all no Python leaves its turn to the next one.
         for site in itertools.islice(itertools.cycle(ordered), first, first + len(ordered)):
             mutant = change(site, chance.sample(places[site], len(places[site])))
             if mutant is not None:
-                found.append(mutant)
+                mutants.append(mutant)
                 break
-    chance.shuffle(found)
-    return found
+    chance.shuffle(mutants)
+    return mutants
 
 
 def change(site: Site, ways: list[tuple[str, int]]) -> Mutant | None:
@@ -254,35 +254,35 @@ class Tests:
             module: {int(line): set(tests) for line, tests in lines.items()}
             for module, lines in content["lines"].items()}
 
-    def of(self, mutant: Mutant) -> list[str]:
+    def select(self, mutant: Mutant) -> list[str]:
         """The tests that run a mutant's line, the cheapest first, of all files in turn.
 
         A changed kernel and the kernels that call it are compiled once, for all tests together.
         """
         source = (ROOT / "pyspark_diff" / mutant.module).read_text(encoding="utf-8")
         lines = self._lines.get(mutant.module, {})
-        found: set[int] = set()
+        tests: set[int] = set()
         for candidates in relevant_lines(ast.parse(source), mutant.line):
-            found = set().union(*(lines.get(line, set()) for line in candidates))
-            if found:
+            tests = set().union(*(lines.get(line, set()) for line in candidates))
+            if tests:
                 break
-        costs = {number: self.seconds[number] for number in found}
+        costs = {number: self.seconds[number] for number in tests}
         return [self.names[number] for number in self._affordable(costs)]
 
     def _affordable(self, costs: dict[int, float]) -> list[int]:
         by_file: dict[str, list[int]] = {}
         for number in sorted(costs, key=lambda number: costs[number]):
             by_file.setdefault(self.names[number].partition("::")[0], []).append(number)
-        taken: list[int] = []
+        selected: list[int] = []
         spent = 0.0
         for turn in itertools.zip_longest(*by_file.values()):
-            for number in sorted(filter(lambda one: one is not None, turn),
-                                 key=lambda one: costs[one]):
-                if taken and spent + costs[number] > TEST_SECONDS:
+            for number in sorted(filter(lambda test: test is not None, turn),
+                                 key=lambda test: costs[test]):
+                if selected and spent + costs[number] > TEST_SECONDS:
                     continue
-                taken.append(number)
+                selected.append(number)
                 spent += costs[number]
-        return sorted(taken, key=lambda number: costs[number])
+        return sorted(selected, key=lambda number: costs[number])
 
 
 def relevant_lines(tree: ast.Module, line: int) -> Iterator[range | list[int]]:
@@ -298,9 +298,9 @@ def relevant_lines(tree: ast.Module, line: int) -> Iterator[range | list[int]]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             yield range(node.lineno, last + 1)
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = {one.id for one in targets if isinstance(one, ast.Name)}
-            yield [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Name)
-                   and one.id in names and isinstance(one.ctx, ast.Load)]
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            yield [use.lineno for use in ast.walk(tree) if isinstance(use, ast.Name)
+                   and use.id in names and isinstance(use.ctx, ast.Load)]
         elif not isinstance(node, ast.ClassDef):
             yield range(node.lineno, last + 1)
     yield range(1, 100_000)
@@ -429,15 +429,15 @@ def explanations() -> dict[tuple[str, str, str], str]:
 
 def results(count: int, seed: int) -> dict[str, list[dict[str, Any]]]:
     """All runs of each mutant, the first one first: that is the published one, if there is one."""
-    found: dict[str, list[dict[str, Any]]] = {
+    runs: dict[str, list[dict[str, Any]]] = {
         mutant.name: [{**result, "status": result["first"]}, result]
         for mutant, result in published(count, seed)
         if result["status"] != "not run"}
     for line in RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []:
         result = json.loads(line)
         name = Mutant(**{key: result[key] for key in Mutant.__dataclass_fields__}).name
-        found.setdefault(name, []).append(result)
-    return found
+        runs.setdefault(name, []).append(result)
+    return runs
 
 
 def summary(mutants: list[Mutant], seed: int) -> dict[str, Any]:
@@ -509,15 +509,15 @@ def main() -> int:
     for mutant in chosen(mutants, asked):
         if time.time() > end:
             break
-        result = run(mutant, [*asked.tests, *tests.of(mutant)])
+        result = run(mutant, [*asked.tests, *tests.select(mutant)])
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(result) + "\n")
         print(f"{result['status']:9}{result['seconds']:6.1f} s  {mutant.name}",
               result["killer"][:90], flush=True)
     counts = summary(mutants, asked.seed)
     SUMMARY.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
-    for room, found in counts["rooms"].items():
-        print(f"{room:10}", *(f"{key} {number:4}" for key, number in found.items()))
+    for room, counts_of_room in counts["rooms"].items():
+        print(f"{room:10}", *(f"{key} {number:4}" for key, number in counts_of_room.items()))
     last = counts["rooms"]["all"]
     return 1 if last["survived"] or last["timeout"] else 0
 
@@ -525,14 +525,17 @@ def main() -> int:
 def chosen(mutants: list[Mutant], asked: argparse.Namespace) -> list[Mutant]:
     """The mutants to run: those without a result, unless the arguments name others."""
     ran, explained = results(asked.count, asked.seed), explanations()
-    found = [one for one in mutants if not asked.room or one.module.split("/")[0] in asked.room]
+    candidates = [
+        mutant for mutant in mutants
+        if not asked.room or mutant.module.split("/")[0] in asked.room
+    ]
     if asked.only:
-        return [one for one in found if one.name.startswith(asked.only)]
+        return [mutant for mutant in candidates if mutant.name.startswith(asked.only)]
     if asked.again:
-        return [one for one in found if one.name in ran
-                and ran[one.name][-1]["status"] != "killed"
-                and (one.module, one.before, one.after) not in explained]
-    return [one for one in found if one.name not in ran]
+        return [mutant for mutant in candidates if mutant.name in ran
+                and ran[mutant.name][-1]["status"] != "killed"
+                and (mutant.module, mutant.before, mutant.after) not in explained]
+    return [mutant for mutant in candidates if mutant.name not in ran]
 
 
 if __name__ == "__main__":

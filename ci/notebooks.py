@@ -1,4 +1,4 @@
-"""Runs the notebooks of examples/notebooks, and writes them as .ipynb with what they show."""
+"""Runs the notebooks of examples/notebooks, and writes them as .ipynb with their outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = "# Databricks notebook source\n"
 SEPARATOR = "\n# COMMAND ----------\n"
 MAGIC, TEXT = "# MAGIC", "# MAGIC %md"
 
-#: Of the Spark that the kernels start: it knows Delta, and is quiet.
+#: The configuration of the kernels' Spark, with Delta and few log messages.
 CONF = """\
 spark.master local[2]
 spark.jars {jars}
@@ -29,7 +29,7 @@ spark.log.level ERROR
 
 
 def cells(source: str) -> list[tuple[str, str]]:
-    """The cells of a notebook as Databricks writes it: kind (code or markdown) and text.
+    """Return the cells of a notebook in Databricks' form: kind (code or markdown) and text.
 
     Examples
     --------
@@ -38,37 +38,37 @@ def cells(source: str) -> list[tuple[str, str]]:
     """
     if not source.startswith(HEADER):
         raise ValueError(f"the first line of a notebook is {HEADER!r}, and not {source[:40]!r}")
-    found = []
+    parsed = []
     for cell in source.removeprefix(HEADER).split(SEPARATOR):
         cell = cell.strip("\n")
         if cell.startswith(TEXT):
             lines = cell.splitlines()[1:]
-            found.append(("markdown", "\n".join(line[len(MAGIC):].strip() for line in lines)))
+            parsed.append(("markdown", "\n".join(line[len(MAGIC):].strip() for line in lines)))
         else:
-            found.append(("code", cell))
-    return found
+            parsed.append(("code", cell))
+    return parsed
 
 
 def notebook(path: Path) -> Any:
-    """It, not run yet."""
+    """Return the notebook before its run."""
     import nbformat
 
-    made = nbformat.v4.new_notebook()
+    document = nbformat.v4.new_notebook()
     for number, (kind, text) in enumerate(cells(path.read_text(encoding="utf-8"))):
         cell = (
             nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
         )(text)
-        cell["id"] = f"cell-{number}"  # or each run would give others
-        made.cells.append(cell)
-    return made
+        cell["id"] = f"cell-{number}"  # or each run would draw another id
+        document.cells.append(cell)
+    return document
 
 
 def run(path: Path) -> None:
-    """Run a notebook in a kernel of its own, and write what it has shown."""
+    """Run a notebook in a separate kernel, and write it with its outputs."""
     import nbformat
     from nbclient import NotebookClient
 
-    made = notebook(path)
+    document = notebook(path)
     with tempfile.TemporaryDirectory() as folder:
         jars = ",".join(map(str, sorted(Path(os.environ["DELTA_JARS"]).glob("*.jar"))))
         Path(folder, "spark-defaults.conf").write_text(CONF.format(jars=jars, folder=folder))
@@ -78,19 +78,19 @@ def run(path: Path) -> None:
             "PYSPARK_DIFF_STORE": f"{folder}/store",
         }
         NotebookClient(
-            made, timeout=600, kernel_name="python3", record_timing=False,
+            document, timeout=600, kernel_name="python3", record_timing=False,
             resources={"metadata": {"path": folder}},
         ).execute(env=environment)
-    made.metadata["language_info"] = {"name": "python"}  # not of which version
-    for cell in made.cells:
-        # What Spark says of the machine when it starts is no part of the notebook.
+    document.metadata["language_info"] = {"name": "python"}  # without a version
+    for cell in document.cells:
+        # Spark's messages about the machine are no part of the notebook.
         if cell.cell_type == "code":
             cell.outputs = [
-                one for one in cell.outputs
-                if not (one.output_type == "stream" and one.name == "stderr")
+                output for output in cell.outputs
+                if not (output.output_type == "stream" and output.name == "stderr")
             ]
-    nbformat.write(made, path.with_suffix(".ipynb"))
-    print(f"{path.with_suffix('.ipynb').relative_to(ROOT)}: {len(made.cells)} cells")
+    nbformat.write(document, path.with_suffix(".ipynb"))
+    print(f"{path.with_suffix('.ipynb').relative_to(ROOT)}: {len(document.cells)} cells")
 
 
 def main(names: list[str]) -> None:

@@ -112,7 +112,7 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
         if token.type == tokenize.COMMENT:
             block.append(token)
         elif block and token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
-            yield block[0].start[0], " ".join(one.string.lstrip("#: ") for one in block)
+            yield block[0].start[0], " ".join(part.string.lstrip("#: ") for part in block)
             block = []
 
 
@@ -151,7 +151,7 @@ def files(subjects: Iterable[str]) -> Iterator[Path]:
         path = ROOT / subject
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         yield from (
-            one for one in inside if one.suffix in (".py", ".md") and one.name != GENERATED
+            file for file in inside if file.suffix in (".py", ".md") and file.name != GENERATED
         )
 
 

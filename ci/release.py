@@ -1,8 +1,8 @@
 """A wheel and an sdist in dist/, checked: run by ci/release.
 
-    what git has of the package, and the jar  =  what the wheel has  ⊆  what the sdist has
+    files of the package in git, and the jar  =  files of the wheel  ⊆  files of the sdist
 
-They are built from a copy of what git has, so that nothing else gets in.
+The build reads a copy of git's files, so the archives contain no other file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import release_matrix
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 JARS = "pyspark_diff/jars"
-#: What the sdist has beside the package.
-BESIDE = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "PKG-INFO")
+#: Files of the sdist outside the package.
+SDIST_FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "PKG-INFO")
 
 _PROGRAM = """
 import pyspark_diff
@@ -35,14 +35,14 @@ with pyspark_diff.Dataflow(pyspark_diff.session(master="local[1]"), buckets=2) a
     flow.advance_to(1)
     edges_in.remove([(1, 3)])
     flow.advance_to(2)
-    found = sorted(tuple(row) for row in degrees.at().collect())
-    assert found == [(1, 1), (2, 1)], found
+    rows = sorted(tuple(row) for row in degrees.at().collect())
+    assert rows == [(1, 1), (2, 1)], rows
 print(pyspark_diff.__file__, pyspark_diff.__version__)
 """
 
 
 def run(*command: object, **options: object) -> str:
-    """The output of a command; its errors end this."""
+    """Return the output of a command. If it fails, exit with its output."""
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, **options,  # type: ignore
     )
@@ -58,7 +58,7 @@ def demand(holds: object, otherwise: str) -> None:
 
 
 def environment(folder: Path) -> Path:
-    """An empty environment; the path of its Python. Its pip is lent to it."""
+    """Create an empty environment, and return its Python. It uses the pip of this environment."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     return folder / "bin/python"
 
@@ -71,7 +71,7 @@ def install(python: Path, *wanted: object) -> None:
 
 
 def tracked() -> list[str]:
-    """What git has, and the jar that was built."""
+    """Return the files of git, and the built jar."""
     names = run("git", "ls-files", cwd=ROOT).splitlines()
     jars = [str(jar.relative_to(ROOT)) for jar in (ROOT / JARS).glob("*.jar")]
     demand(len(jars) == 1, f"there is not one jar of the bridge in {JARS}: {jars}")
@@ -79,7 +79,7 @@ def tracked() -> list[str]:
 
 
 def built(names: list[str], folder: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist, made from a copy."""
+    """Build the wheel and the sdist from a copy of the files, and return their paths."""
     copy = folder / "copy"
     for name in names:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -100,12 +100,12 @@ def check_contents(wheel: Path, sdist: Path, names: list[str]) -> None:
     demand(there == package, f"the wheel differs from the package in {sorted(there ^ package)}")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    missing = (package | set(BESIDE)) - inside
+    missing = (package | set(SDIST_FILES)) - inside
     demand(not missing, f"the sdist has no {sorted(missing)}")
 
 
 def check_metadata(wheel: Path) -> str:
-    """The version."""
+    """Check the metadata of the wheel, and return its version."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         said = message_from_string(archive.read(name).decode())
@@ -127,15 +127,15 @@ def check_metadata(wheel: Path) -> str:
 
 
 def check_working(wheel: Path, folder: Path, version: str) -> None:
-    """The wheel in an empty environment, with the program run where the clone is not."""
+    """Install the wheel in an empty environment, and run the program outside the clone."""
     python = environment(folder / "empty")
     install(python, "--constraint", ROOT / "ci/constraints.txt", f"{wheel}[spark]")
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
-    around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    around.update(PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python))
-    told = run(python, "-c", _PROGRAM, cwd=elsewhere, env=around).split()[-2:]
-    demand(told[1] == version and str(folder) in told[0], f"what ran was {told}")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables.update(PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python))
+    output = run(python, "-c", _PROGRAM, cwd=elsewhere, env=variables).split()[-2:]
+    demand(output[1] == version and str(folder) in output[0], f"what ran was {output}")
 
 
 def main() -> None:

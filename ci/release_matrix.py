@@ -53,7 +53,7 @@ def requirement(wheel: Path, extra: str) -> str:
     return f"{wheel}[{','.join(dict.fromkeys(('spark', extra)))}]"
 
 
-def arguments(given: Sequence[str]) -> argparse.Namespace:
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The options of ci/release.
 
     Examples
@@ -69,7 +69,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--extra", nargs="+", choices=extras(), default=extras(), metavar="NAME")
     parser.add_argument("--python", nargs="+", choices=versions(), default=versions(),
                         metavar="VERSION")
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 def _candidates(version: str) -> Iterator[str]:
@@ -90,8 +90,8 @@ def python_of(version: str) -> str | None:
 def outcome(uv: Path, python: str, wanted: str, folder: Path) -> str:
     """Installs the wheel, runs the program, and returns the seconds of both, or the failed step."""
     inside, began = folder / "bin/python", time.monotonic()
-    around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    around.update(
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables.update(
         PYSPARK_PYTHON=str(inside), PYSPARK_DRIVER_PYTHON=str(inside), UV_PYTHON_DOWNLOADS="never",
         # As all environments are in one place, each Python compiles the kernels only once.
         NUMBA_CACHE_DIR=str(folder.parent / "kernels"),
@@ -103,7 +103,8 @@ def outcome(uv: Path, python: str, wanted: str, folder: Path) -> str:
         ("program", inside, "-c", program()),
     ):
         done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, cwd=folder.parent, env=around,
+            list(map(str, command)), capture_output=True, text=True, cwd=folder.parent,
+            env=variables,
         )
         if done.returncode:
             return f"{step}: {' '.join((done.stdout + done.stderr).split())[-300:]}"

@@ -52,7 +52,7 @@ def main(java: str, folder: Path) -> None:
             sys.exit("error: the texts could not be fetched, or are not those of this digest")
         with ZipFile(archive) as opened:
             for entry in opened.namelist():
-                if entry.startswith(tuple(f"{one}/" for one in FOLDERS)) and entry.endswith(".sql"):
+                if entry.startswith(tuple(f"{top}/" for top in FOLDERS)) and entry.endswith(".sql"):
                     opened.extract(entry, new)
         shutil.move(new, folder)
 

@@ -65,10 +65,10 @@ def counted(report: Path) -> tuple[str, list[str]]:
 def main(folder: str, page: str) -> None:
     path = Path(page)
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    rows = {found.groups(): found.group(0) for found in _ROW.finditer(before)}
+    rows = {match.groups(): match.group(0) for match in _ROW.finditer(before)}
     reasons: dict[tuple[str, ...], list[str]] = {}
-    for found in _REASON.finditer(before):
-        reasons.setdefault(found.groups(), []).append(found.group(0))
+    for match in _REASON.finditer(before):
+        reasons.setdefault(match.groups(), []).append(match.group(0))
     for report in sorted(Path(folder).glob("*.xml")):
         version, _, way = report.stem.rpartition("-")
         rows[version, way], reasons[version, way] = counted(report)
