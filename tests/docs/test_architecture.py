@@ -1,4 +1,4 @@
-"""The reader's guide: each file and function that it names is there, and an update goes so."""
+"""The reader's guide: its files and functions exist, and an update calls them in its order."""
 
 import ast
 import re
@@ -13,37 +13,37 @@ from pyspark_diff import Dataflow
 PACKAGE = Path(pyspark_diff.__file__).parent
 ROOT = PACKAGE.parent
 GUIDE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-#: More files than this, and the path of one update is too long to follow.
+#: A path of one update through more files is too long to follow.
 MOST_FILES = 12
 
 
 def rows(title):
-    """Files and functions in the first table of functions below a heading."""
+    """Return the files and functions in the first table of functions below a heading."""
     section = re.split(f"\n##+ {title}\n", GUIDE)[1].split("\n#")[0]
     return re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", section, flags=re.MULTILINE)
 
 
 def functions(file):
-    """Names of all functions in a file of the package."""
+    """Return the names of all functions in a file of the package."""
     tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def calls(act):
-    """Files and functions of the package in the order in which they are first called."""
-    found = {}
+    """Return the files and functions of the package in the order of their first calls."""
+    first_calls = {}
 
     def note(frame, event, _):
         path = Path(frame.f_code.co_filename)
         if event == "call" and PACKAGE in path.parents:
-            found.setdefault((path.relative_to(PACKAGE).as_posix(), frame.f_code.co_name))
+            first_calls.setdefault((path.relative_to(PACKAGE).as_posix(), frame.f_code.co_name))
 
     sys.setprofile(note)
     try:
         act()
     finally:
         sys.setprofile(None)
-    return list(found)
+    return list(first_calls)
 
 
 def test_what_the_guide_names_is_there():
@@ -81,18 +81,18 @@ def test_an_update_takes_the_way_of_the_guide(spark):
         edges, edges_in = flow.input("edges", "src long, dst long")
         edges.select("src").count().inspect(lambda *update: None)
 
-        def one():
+        def insert_edge():
             edges_in.insert([(1, 5)])
             edges_in.advance_to(edges_in.time() + 1)
             edges_in.flush()
             flow.step()
 
-        one()
-        found = calls(one)
-    told = rows("On the driver")
-    assert len(dict(told)) == len(told) <= MOST_FILES
-    way = [call for call in found if call in told]
-    assert way == told
+        insert_edge()
+        called = calls(insert_edge)
+    documented = rows("On the driver")
+    assert len(dict(documented)) == len(documented) <= MOST_FILES
+    way = [call for call in called if call in documented]
+    assert way == documented
 
 
 @pytest.mark.parametrize("kind, title", [
@@ -106,15 +106,15 @@ def test_an_update_takes_the_way_of_the_guide_in_a_loop(spark, kind, title):
             lambda x: x.join(edges, "src").select("dst").toDF("src").union(roots).distinct()
         )
         reached.inspect(lambda *update: None)
-        made = str if kind == "string" else int
+        convert = str if kind == "string" else int
 
-        edges_in.insert([(made(a), made(b)) for a, b in ((1, 2), (2, 3), (3, 4))])
+        edges_in.insert([(convert(a), convert(b)) for a, b in ((1, 2), (2, 3), (3, 4))])
         edges_in.advance_to(1)
         edges_in.flush()
         first = calls(flow.step)
-        edges_in.insert([(made(3), made(5))])
+        edges_in.insert([(convert(3), convert(5))])
         edges_in.advance_to(2)
         edges_in.flush()
-        # The form of a loop is worked out once.
-        found = {*calls(flow.step), *(first if kind == "long" else ())}
-    assert set(rows(title)) <= found
+        # The first step chooses the form of a loop.
+        called = {*calls(flow.step), *(first if kind == "long" else ())}
+    assert set(rows(title)) <= called

@@ -1,4 +1,4 @@
-"""The pages of the documentation: what they show is so, and nothing is left out of them."""
+"""The pages of the documentation: their snippets run, and they are complete."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyspark_diff.query.refusals import CODES
 from snippets import DOCS, run_page
 
 ROOT = DOCS.parent
-#: Pages whose snippets need a Spark that knows Delta, or a cluster: tests/delta_cases.py,
-#: view_cases.py and test_cluster_page.py run them.
+#: Pages with snippets for a Spark with Delta or for a cluster. tests/delta_cases.py, view_cases.py
+#: and test_cluster_page.py run the snippets.
 ELSEWHERE = {"how-to/delta.md", "how-to/views.md", "how-to/clusters.md"}
 PAGES = sorted(
     str(page.relative_to(DOCS)) for folder in ("tutorial", "how-to")
@@ -38,9 +38,9 @@ def test_snippets_of_a_page_run(spark, capsys, tmp_path, monkeypatch, name):
 
 
 def test_nav_names_each_page_once():
-    told = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    named = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     there = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
-    assert sorted(told) == sorted(there)
+    assert sorted(named) == sorted(there)
 
 
 def test_reference_has_all_public_names():
@@ -55,13 +55,13 @@ def test_reference_has_all_public_names():
 
 def test_page_of_faults_has_all_errors():
     text = (DOCS / "how-to/faults.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"`(\w+Error)`", text))
+    named = set(re.findall(r"`(\w+Error)`", text))
     kinds = {
         name for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, errors.DiffError)
     }
-    assert kinds <= told, f"how-to/faults.md does not tell of {kinds - told}"
-    assert {name for name in told if hasattr(pyspark_diff, name)} == kinds
+    assert kinds <= named, f"how-to/faults.md does not describe {kinds - named}"
+    assert {name for name in named if hasattr(pyspark_diff, name)} == kinds
 
 
 def test_limits_have_the_codes_of_the_package_and_no_others():
@@ -87,7 +87,7 @@ def test_site_is_built_without_a_warning(tmp_path):
 
 
 def test_pictures_are_those_of_their_script(tmp_path):
-    """By their texts, since another version of matplotlib may draw other paths."""
+    """Compare the texts only: another version of matplotlib may draw other paths."""
     pytest.importorskip("matplotlib")
     script = shutil.copy(DOCS / "assets/model_pictures.py", tmp_path)
     subprocess.run([sys.executable, script], check=True, timeout=300)

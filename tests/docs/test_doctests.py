@@ -1,4 +1,4 @@
-"""Every example in a docstring runs, and shows what it says."""
+"""The examples of all docstrings run, and print the documented output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pyspark_diff
 
 MODULES = [
     pyspark_diff.__name__,
-    *(found.name for found in pkgutil.walk_packages(
+    *(module.name for module in pkgutil.walk_packages(
         pyspark_diff.__path__, f"{pyspark_diff.__name__}."
     )),
 ]
 
-#: Those of what a client of Connect does not have.
+#: Modules that use features outside Spark Connect.
 CLASSIC = {
     "pyspark_diff.sources.streams": pytest.mark.classic_only(
         "foreachBatch runs in a process of the server, which has no dataflow"
@@ -39,7 +39,7 @@ def test_examples(spark, name):
 
 
 def test_examples_are_found(spark):
-    # One of each kind: without them the test above would pass on nothing.
+    # A module of each kind has examples, so that the test above does not pass on nothing.
     for name in ("frame.diffframe", "kernels.consolidate", "times"):
         module = importlib.import_module(f"pyspark_diff.{name}")
         assert sum(len(test.examples) for test in doctest.DocTestFinder().find(module)) > 1

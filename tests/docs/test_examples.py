@@ -1,6 +1,6 @@
-"""The examples say what is right: in this process, and as users run them.
+"""The examples print correct answers, in this process and in the processes of users.
 
-One is run with python and one with spark-submit; more of these are slow tests.
+The slow tests start examples with python and with spark-submit.
 """
 
 import importlib
@@ -37,19 +37,19 @@ def run(*command, cwd, text=None):
 
 
 def updates(text):
-    """Lines such as ``(2, 1) 5 -1``, as a dictionary from (record, time) to the sum of diffs."""
-    found = {}
+    """Parse lines such as ``(2, 1) 5 -1`` into the sum of diffs by record and time."""
+    sums = {}
     for degree, count, time, diff in re.findall(r"\((\d+), (\d+)\) (\d+) ([+-]\d+)", text):
         key = (int(degree), int(count), int(time))
-        found[key] = found.get(key, 0) + int(diff)
-    return {key: diff for key, diff in found.items() if diff}
+        sums[key] = sums.get(key, 0) + int(diff)
+    return {key: diff for key, diff in sums.items() if diff}
 
 
 @pytest.fixture
 def example(spark, tmp_path, monkeypatch, capsys):
-    """What the `main` of an example prints: in this process, with the session of the tests.
+    """Run the `main` of an example in this process, and return its output.
 
-    A Spark of its own costs ten seconds, so only a few tests start an example as its user does.
+    The example uses the session of the tests: a new Spark costs ten seconds.
     """
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_degrees_shows_every_update_and_batches_change_nothing(example, tmp_path
     whole = example("degrees", *graph, "--batch", 6)
     assert updates(single) == updates(whole)
     assert (tmp_path / "degrees.png").stat().st_size > 5000
-    # 12 edges: the degrees of the nodes add up to them at the end as well.
+    # At the end the degrees of the nodes also add up to 12 edges.
     end = single.split("at the end:")[1]
     rows = re.findall(r"^\s+(\d+)\s+(\d+)$", end, flags=re.MULTILINE)
     assert sum(int(degree) * int(count) for degree, count in rows) == 12
@@ -104,7 +104,7 @@ def test_flights_agree_with_plain_spark(example, monkeypatch, share):
     module = importlib.import_module("degrees")
     flights = module.read_flights()
     assert len(flights) == 327_346
-    # One of so many is enough to have each day of the year and all airports but a few.
+    # Every 30th flight has each day of the year and nearly all airports.
     monkeypatch.setattr(module, "read_flights", lambda: flights[::share])
     out = example("degrees", "--flights")
     assert f"{len(flights[::share]):,} flights" in out
@@ -119,11 +119,11 @@ def test_skip_level_shows_every_update_and_batches_change_nothing(example):
     whole = example("skip_level", *company)
     assert updates(single) == updates(whole)
     assert "20 pairs, the same" in single and "20 pairs, the same" in whole
-    found = updates(single)
+    sums = updates(single)
     # Person 2 leaves 1 for 0, and with it 5, whom it manages.
-    assert (found[1, 5, 2], found[0, 5, 2]) == (-1, 1)
+    assert (sums[1, 5, 2], sums[0, 5, 2]) == (-1, 1)
     # Person 7 leaves 3, whom 1 manages, for 2.
-    assert (found[1, 7, 7], found[0, 7, 7]) == (-1, 1)
+    assert (sums[1, 7, 7], sums[0, 7, 7]) == (-1, 1)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_skip_level_with_progress_agrees_with_plain_spark(tmp_path):
 def test_skip_level_takes_changes_that_are_typed(tmp_path):
     script = str(ROOT / "examples" / "skip_level.py")
     lines = ["who 5", "move 5 1", "who 5", "add 8 5", "who 8", "remove 5", "who 8",
-             # Nothing of these may stop it.
+             # No wrong line may stop the example.
              "", "move", "move 5 1", "move x 1", "add 8 1", "remove -1", "jump 3", "who 8 9",
              f"move 8 {2**63}", "move 7 7", "quit", "move 1 1"]
     out = run(sys.executable, script, "--people", "8", "--interactive", cwd=tmp_path,
@@ -173,7 +173,7 @@ SMALL_GRAPH = ("--nodes", 20, "--edges-count", 40, "--changes", 8, "--seed", 1)
 
 
 def graphs_over_time(spark, *arguments):
-    """The graph at each time, as the examples load and change it."""
+    """Yield the graph at each time, with the load and the changes of the examples."""
     module = importlib.import_module("reachability")
     options = module.graph_parser("").parse_args([str(argument) for argument in arguments])
     loaded, changes = module.changing_graph(spark, options)
@@ -185,14 +185,14 @@ def graphs_over_time(spark, *arguments):
 
 
 def at_changes(values):
-    """Values with the time of each, at the times at which they change."""
+    """Return each value that differs from the value before, with its time."""
     return [
         (*value, at) for at, value in enumerate(values) if at == 0 or value != values[at - 1]
     ]
 
 
 def table(text, header):
-    """The rows of numbers below the header of a table."""
+    """Parse the rows of numbers below the header of a table."""
     rows = text.split(header + "\n")[1].splitlines()
     numbers = [tuple(map(int, row.replace(",", "").split())) for row in rows if row[-1].isdigit()]
     assert numbers
@@ -275,9 +275,9 @@ def test_components(spark, example, tmp_path):
     picture = tmp_path / "components.png"
     sparse = (*SMALL_GRAPH, "--edges-count", 14)
     out = example("components", *sparse, "--batch", 3, "--picture", picture)
-    found = [list(nx.weakly_connected_components(graph))
-             for graph in graphs_over_time(spark, *sparse)]
-    sizes = [(len(parts), max(map(len, parts))) for parts in found]
+    parts_over_time = [list(nx.weakly_connected_components(graph))
+                       for graph in graphs_over_time(spark, *sparse)]
+    sizes = [(len(parts), max(map(len, parts))) for parts in parts_over_time]
     assert len(set(sizes)) > 1
     header = "components  nodes of the largest  from time"
     assert table(out, header) == at_changes(sizes)
@@ -285,7 +285,7 @@ def test_components(spark, example, tmp_path):
 
 
 def everyone_below(company):
-    """For each manager the salaries and the number of all below, by recursion."""
+    """Return the salaries and the number of all people below each manager, by recursion."""
     reports = {}
     for person, (manager, _) in company.items():
         reports.setdefault(manager, []).append(person)
@@ -313,11 +313,11 @@ def test_org_chart_against_a_recursion(example, monkeypatch, people, levels, cha
             if diff > 0:
                 moves += now[person][0] != manager
                 now[person] = (manager, salary)
-        found = Counter()
+        sums = Counter()
         for manager, total, heads, time, diff in updates:
-            found[manager, total, heads] += diff if time <= at else 0
+            sums[manager, total, heads] += diff if time <= at else 0
         expected = {(manager, *below): 1 for manager, below in everyone_below(now).items()}
-        assert {record: diff for record, diff in found.items() if diff} == expected
+        assert {record: diff for record, diff in sums.items() if diff} == expected
     assert moves > 0
 
 
@@ -330,11 +330,11 @@ def test_org_chart_of_a_file(example, tmp_path):
 
 
 def nights(example, folder, killed, *options, submit=()):
-    """What three nights of a job print, the second of which is killed."""
+    """Run three nights of a job, kill the second, and return the outputs."""
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), *submit,
                "--master", "local[2]", str(ROOT / "examples" / example)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    told = []
+    outputs = []
     for night in 0, 1, 2:
         done = subprocess.run(
             [*command, "--folder", str(folder), "--night", str(night), *options,
@@ -342,16 +342,16 @@ def nights(example, folder, killed, *options, submit=()):
             cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=HANGS,
         )
         assert (done.returncode == 0) == (night != 1), done.stdout + done.stderr
-        told.append(done.stdout)
-    return told
+        outputs.append(done.stdout)
+    return outputs
 
 
 @pytest.mark.slow
 def test_a_graph_is_kept_over_three_nights(tmp_path):
-    told = nights("nightly_graph.py", tmp_path / "graph", ["--killed"],
-                  "--nodes", "60", "--edges", "50")
-    assert "as a search finds them" in told[0] and "as a search finds them" in told[2]
-    assert "NOT" not in "".join(told)
+    outputs = nights("nightly_graph.py", tmp_path / "graph", ["--killed"],
+                     "--nodes", "60", "--edges", "50")
+    assert "as a search finds them" in outputs[0] and "as a search finds them" in outputs[2]
+    assert "NOT" not in "".join(outputs)
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_a_view_of_delta_tables_is_kept_over_three_nights(tmp_path, when):
     folder = os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta"
     jars = sorted(map(str, Path(folder).glob("*.jar")))
     assert jars, "run ci/delta_jars"
-    told = nights(
+    outputs = nights(
         "nightly_view.py", tmp_path / "shop", ["--killed", when], "--sales", "2000", submit=(
             "--jars", ",".join(jars),
             "--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
@@ -369,5 +369,5 @@ def test_a_view_of_delta_tables_is_kept_over_three_nights(tmp_path, when):
             "--conf", "spark.databricks.delta.snapshotPartitions=1",
         ),
     )
-    assert "as plain Spark" in told[0] and "as plain Spark" in told[2]
-    assert "NOT" not in "".join(told)
+    assert "as plain Spark" in outputs[0] and "as plain Spark" in outputs[2]
+    assert "NOT" not in "".join(outputs)

@@ -1,10 +1,9 @@
-"""The rooms of the package: each file of it in its layer, importing only from the layers below.
+"""The rooms of the package: each file is in a layer, and imports only from the layers below.
 
-    a module of room A imports one of room B  ⟹  A = B, or level(A) > level(B)
-    within a room, and within the package, no module imports itself by way of others
+    a module of room A imports a module of room B  ⟹  A = B, or level(A) > level(B)
 
-Imports count wherever they stand, those for type checking included. Every file is in the table, so
-that the table stays true.
+No module imports itself through other modules. All imports in a file count, also those for type
+checking. All files are in the table, so that the table stays true.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyspark_diff
 
 PACKAGE = Path(pyspark_diff.__file__).parent
 
-#: The rooms in the order in which data goes through them, with the files of each.
+#: The files of each room. The rooms are in the order of the data flow.
 ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "times": frozenset(),
@@ -105,10 +104,10 @@ ROOMS: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "__main__": frozenset(),
 }
-#: Rooms that stand on one level.
+#: The level of each room. The first five rooms share level 0.
 LEVELS = {room: max(number - 4, 0) for number, room in enumerate(ROOMS)}
 
-#: Rooms that reach less far down than all that is below them.
+#: The rooms that import only some of the rooms below.
 REACHES: dict[str, frozenset[str]] = {
     "trace": frozenset({"errors", "times", "fallbacks", "thresholds", "kernels", "spark"}),
     "graphs": frozenset({"errors", "thresholds", "spark", "expressions", "frame"}),
@@ -121,7 +120,7 @@ REACHES: dict[str, frozenset[str]] = {
     }),
 }
 
-#: What a level may use besides the standard library.
+#: The libraries that a level may import, next to the standard library.
 LIBRARIES = {
     0: frozenset(),
     1: frozenset({"numba", "numpy", "pyarrow"}),
@@ -131,13 +130,14 @@ LIBRARIES = {
     }),
 }
 
-#: The only modules that talk to the JVM, and the names by which they do.
+#: The only modules that call the JVM, and the names for its objects.
 JVM = "spark.jvm", "spark.jvm_context", "spark.jvm_tables"
 JVM_NAMES = frozenset({
     "_gateway", "_jc", "_jconf", "_jdf", "_jrdd", "_jsc", "_jsparkSession", "_jvm", "_jwrite",
 })
 
-#: Spark's context, settings of it, and RDDs: over Connect there are none. The bridge is of one.
+#: The only modules that use Spark's context, its settings or RDDs, and the names for these.
+#: Connect has no such objects.
 CONTEXT_DOORS = frozenset({*JVM, "spark.bridge"})
 CONTEXT_NAMES = frozenset({
     "RDD", "SparkConf", "SparkContext", "_active_spark_context", "_sc", "get_active_spark_context",
@@ -147,13 +147,13 @@ CONTEXT_NAMES = frozenset({
 #: The modules that all operators share.
 OPERATOR_BASES = frozenset({"operators.contract", "operators.node"})
 
-#: Reading any of these formats can run code, and state must never do so.
+#: Formats that can run code when they are read. State must never do so.
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
 UNSAFE_CALLS = frozenset({"eval", "exec"})
 
 
 def modules_of(package: Path) -> dict[str, str]:
-    """The source of every module, by its name within the package; a folder by its own name."""
+    """Return the source of each module by its name in the package. A folder has its own name."""
     sources = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
@@ -164,7 +164,7 @@ def modules_of(package: Path) -> dict[str, str]:
 
 
 def imports_of(name: str, tree: ast.AST, modules: Set[str]) -> Iterator[tuple[int, str]]:
-    """Line and full name of each imported module, wherever in the file the import stands."""
+    """Yield the line and the full name of each imported module, from all imports in the file."""
     is_folder = name == "__init__" or any(other.startswith(f"{name}.") for other in modules)
     parts = ["pyspark_diff", *(name.split(".") if name != "__init__" else [])]
     package = parts if is_folder else parts[:-1]
@@ -175,7 +175,7 @@ def imports_of(name: str, tree: ast.AST, modules: Set[str]) -> Iterator[tuple[in
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
             for alias in node.names:
-                # What is imported from a folder may be a module of it.
+                # A name that a file imports from a folder may be a module of that folder.
                 full = f"{base}.{alias.name}"
                 is_module = full.removeprefix("pyspark_diff.") in modules
                 is_module = is_module or alias.name in UNSAFE_MODULES
@@ -183,13 +183,13 @@ def imports_of(name: str, tree: ast.AST, modules: Set[str]) -> Iterator[tuple[in
 
 
 def room_of(name: str) -> str | None:
-    """The room that a module is in, if it is in the table."""
+    """Return the room of a module, or None if the table has no such module."""
     room, _, file = name.partition(".")
     return room if room in ROOMS and (not file or file in ROOMS[room]) else None
 
 
 def wrong_import(name: str, imported: str) -> str | None:
-    """Why a module may not import another, or None if it may."""
+    """Return the reason against an import, or None if the import is valid."""
     room = name.partition(".")[0]
     level = LEVELS[room]
     top = imported.partition(".")[0]
@@ -216,45 +216,45 @@ def wrong_import(name: str, imported: str) -> str | None:
 
 
 def violations(name: str, source: str, modules: Set[str]) -> list[str]:
-    """Everything in a module that breaks a rule of this page, one line each."""
+    """Return a line for each violation of this page's rules in a module."""
     if room_of(name) is None:
         return [f"{name}: not in the table of rooms"]
     tree = ast.parse(source)
-    found = []
+    complaints = []
     for line, imported in imports_of(name, tree, modules):
         reason = wrong_import(name, imported)
         if reason is not None:
-            found.append(f"{name}:{line}: imports {imported}, which {reason}")
+            complaints.append(f"{name}:{line}: imports {imported}, which {reason}")
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in UNSAFE_CALLS:
-                found.append(f"{name}:{node.lineno}: calls {node.func.id}")
+                complaints.append(f"{name}:{node.lineno}: calls {node.func.id}")
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             if not (isinstance(node.value, ast.Constant) and node.value.value is False):
-                found.append(f"{name}:{node.value.lineno}: allows pickle")
-        # A name in quotes counts as well, as in getattr(frame, "_jdf").
+                complaints.append(f"{name}:{node.value.lineno}: allows pickle")
+        # A name in quotes also counts, for example in getattr(frame, "_jdf").
         used = next((
             value for field in ("attr", "id", "name", "value")
             if isinstance(value := getattr(node, field, None), str)
         ), None)
         line = getattr(node, "lineno", 0)
         if used in JVM_NAMES and name not in JVM:
-            found.append(f"{name}:{line}: uses {used}, which only {', '.join(JVM)} may")
+            complaints.append(f"{name}:{line}: uses {used}, which only {', '.join(JVM)} may")
         if used in CONTEXT_NAMES and name not in CONTEXT_DOORS:
-            found.append(
+            complaints.append(
                 f"{name}:{line}: uses {used}, which only {', '.join(sorted(CONTEXT_DOORS))} may"
             )
-    return found
+    return complaints
 
 
 def circle_in(sources: Mapping[str, str]) -> list[str]:
-    """Modules of which each imports the next, and the last the first; empty if there are none."""
+    """Return a cycle of imports, or an empty list if there is none."""
     graph: dict[str, list[str]] = {}
     for name, source in sources.items():
-        found = (m.partition(".")[2] for _, m in
-                 imports_of(name, ast.parse(source), sources.keys())
-                 if m.startswith("pyspark_diff."))
-        graph[name] = [m for m in dict.fromkeys(found) if m in sources and m != name]
+        imported = (m.partition(".")[2] for _, m in
+                    imports_of(name, ast.parse(source), sources.keys())
+                    if m.startswith("pyspark_diff."))
+        graph[name] = [m for m in dict.fromkeys(imported) if m in sources and m != name]
     done: set[str] = set()
     for start in graph:
         path: list[str] = []
@@ -281,7 +281,7 @@ def test_module_keeps_to_its_layer(name):
 
 
 def test_every_file_of_the_table_is_there():
-    files = {f"{room}.{file}" for room, found in ROOMS.items() for file in found}
+    files = {f"{room}.{file}" for room, names in ROOMS.items() for file in names}
     assert files | ROOMS.keys() == SOURCES.keys()
 
 
@@ -357,9 +357,9 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "source", "complaint"), CASES)
 def test_checker_tells_good_from_bad(name, source, complaint):
-    found = violations(name, source, SOURCES.keys() | {"engine.novelty"})
-    assert len(found) == (complaint is not None)
-    assert complaint is None or complaint in found[0]
+    complaints = violations(name, source, SOURCES.keys() | {"engine.novelty"})
+    assert len(complaints) == (complaint is not None)
+    assert complaint is None or complaint in complaints[0]
 
 
 def test_checker_finds_circles():

@@ -1,6 +1,6 @@
-"""The notebooks of the examples run, cell by cell, in one session, and show what is so.
+"""The notebooks of the examples run, cell by cell, in one session, and show current outputs.
 
-tests/delta_cases.py runs the one that needs a Spark that knows Delta.
+tests/delta_cases.py runs the notebook that needs a Spark with Delta.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def test_what_is_shown_is_of_these_cells(path):
     spec.loader.exec_module(program)
     text = path.with_suffix(".ipynb").read_text(encoding="utf-8")
     cells = json.loads(text)["cells"]
-    found = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    assert found == program.cells(path.read_text(encoding="utf-8")), "run ci/notebooks"
+    actual = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    assert actual == program.cells(path.read_text(encoding="utf-8")), "run ci/notebooks"
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
-    outputs = [one for cell in code for one in cell["outputs"]]
-    assert sum(one["output_type"] == "stream" for one in outputs) >= 2
-    assert not any(one["output_type"] == "error" for one in outputs)
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert sum(output["output_type"] == "stream" for output in outputs) >= 2
+    assert not any(output["output_type"] == "error" for output in outputs)
     assert not re.search(r'[" =](/tmp|/home|/root|/work|/Users)\b', text)
 
 

@@ -1,4 +1,4 @@
-"""The README's examples run, and show what it says they show."""
+"""The README's examples run, and print the documented output."""
 
 import re
 from pathlib import Path
@@ -13,16 +13,16 @@ def blocks(language):
 
 
 def test_examples_run(spark, capsys):
-    spark.createDataFrame([], "x int")  # active again, if another file has made a session
+    spark.createDataFrame([], "x int")  # activates this session, if another file started one
     query, first, usual, second, loop = blocks("python")
     exec(query, {})  # noqa: S102 - the point of the test
     shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
     assert sorted(shown) == [("north", "25"), ("south", "7")]
-    # Each has a scope of its own, as what is copied alone into a new program.
+    # Each example has a separate scope, as a copy in a new program.
     exec(first, {})  # noqa: S102
-    # In which order the rows of one time come depends on the number of cores.
-    shown, told = capsys.readouterr().out, blocks("text")[0]
-    assert sorted(shown.splitlines()) == sorted(told.splitlines())
+    # The order of the rows of one time depends on the number of cores.
+    shown, expected = capsys.readouterr().out, blocks("text")[0]
+    assert sorted(shown.splitlines()) == sorted(expected.splitlines())
     exec(usual, {})  # noqa: S102
     shown = re.findall(r"(north|south) *\| *(\d+)", capsys.readouterr().out)
     assert [sorted(shown[:2]), sorted(shown[2:4]), shown[4:]] == [
@@ -77,6 +77,6 @@ def test_ci_runs_the_readme_test_command_and_then_the_proofs():
 
 
 def test_links_lead_somewhere():
-    found = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
-    assert found
-    assert [path for path in found if not (README.parent / path).exists()] == []
+    paths = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
+    assert paths
+    assert [path for path in paths if not (README.parent / path).exists()] == []

@@ -1,4 +1,4 @@
-"""The page of performance is what benchmarks/tables.py makes of the measured files."""
+"""The page of performance equals the output of benchmarks/tables.py for the measured files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def test_page_is_made_of_the_results():
     tables = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = tables
     spec.loader.exec_module(tables)
-    told = tables.PAGE.read_text(encoding="utf-8")
-    assert told == tables.page(), "run  python benchmarks/tables.py"
-    # Whatever a path of keys does not find would be an empty column.
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert text == tables.page(), "run  python benchmarks/tables.py"
+    # A wrong path of keys would make an empty column.
     for table in tables.TABLES:
         rows = [line.split("|")[1:-1] for line in tables.section(table).splitlines()
                 if line.startswith("|")][2:]
