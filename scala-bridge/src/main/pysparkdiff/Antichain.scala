@@ -1,6 +1,6 @@
 package pysparkdiff
 
-/** A frontier: the minimal ones of some times, mutually incomparable. Empty means complete.
+/** A frontier: minimal, mutually incomparable times. Empty means complete.
   *
   * {{{
   *   t is beyond F     ⟺  f ≤ t for some f in F                         `lessEqual`
@@ -9,13 +9,13 @@ package pysparkdiff
   *   F ≤ H and G ≤ H   ⟺  F.join(G) ≤ H                                 least upper bound
   * }}}
   *
-  * Nothing is ever changed; elements are in lexicographic order, so equal antichains are equal.
+  * Immutable. Elements are in lexicographic order, so equal antichains have equal elements.
   */
 final class Antichain private (val elements: Vector[Time]) {
 
   def isEmpty: Boolean = elements.isEmpty
 
-  /** With one more time, unless that is beyond it; what is beyond the new time goes. */
+  /** Adds `t` unless `t` is beyond this frontier, and drops the elements beyond `t`. */
   def insert(t: Time): Antichain =
     if (lessEqual(t)) this
     else new Antichain((elements.filterNot(t.lessEqual) :+ t).sorted(Time.lexicographic))
@@ -28,10 +28,10 @@ final class Antichain private (val elements: Vector[Time]) {
 
   def precedes(that: Antichain): Boolean = that.elements.forall(lessEqual)
 
-  /** Beyond it is what is beyond either. */
+  /** A time is beyond the meet if it is beyond `this` or `that`. */
   def meet(that: Antichain): Antichain = that.elements.foldLeft(this)(_ insert _)
 
-  /** Beyond it is what is beyond both. */
+  /** A time is beyond the join if it is beyond both `this` and `that`. */
   def join(that: Antichain): Antichain =
     Antichain(for (f <- elements; g <- that.elements) yield f.join(g))
 

@@ -4,11 +4,11 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
 
-/** What Spark knows of the progress of dataflows, for one SparkContext: the one public entry.
+/** The public entry: reports the progress of the dataflows of one SparkContext.
   *
   * {{{
   *   a dataflow is registered  ⟺  the listener is attached        nothing outlives the SparkContext
-  *   frontier(d)  ≤  what the last `begin` or `end` of d said      never ahead of what was committed
+  *   frontier(d)  ≤  the argument of the last `begin` or `end` of d    never ahead of a commit
   * }}}
   *
   * Called from Python (`pyspark_diff/spark/bridge.py`). Antichains are text: times separated by
@@ -21,12 +21,12 @@ final class Bridge(sc: SparkContext) {
   private lazy val local = if (sc.isLocal) tried(new LocalTasks) else None
   private var attached = false
 
-  /** Of the protocol between this class and Python. */
+  /** The version of the protocol between this class and Python. */
   def version(): Int = Bridge.Version
 
   def scalaVersion(): String = scala.util.Properties.versionNumberString
 
-  /** Whether what is told can be relied on. */
+  /** Whether the counts are reliable: false after the first fault of the listener. */
   def healthy(): Boolean = listener.healthy
 
   def register(dataflow: String): Unit = synchronized {
@@ -45,7 +45,7 @@ final class Bridge(sc: SparkContext) {
     detach()
   }
 
-  // Removing waits for the thread of the listener, which takes the lock of the book, and never this.
+  // Removal waits for the listener's thread. That thread locks the book, but never this object.
   private def detach(): Unit = {
     if (attached && !sc.isStopped) sc.removeSparkListener(listener)
     attached = false
@@ -62,14 +62,15 @@ final class Bridge(sc: SparkContext) {
   /** Counts and running jobs, as JSON; null once broken. */
   def counts(dataflow: String): String = told(book.counts(dataflow))
 
-  /** The same, and what each operator and each of the last labels took; null once broken. */
+  /** As `counts`, with the counts of each operator and of the last labels; null once broken. */
   def snapshot(dataflow: String): String = told(book.snapshot(dataflow))
 
-  // What is looked at is Spark's own: another version may lack a class of it, or what that needs.
+  // Reads of Spark's internals: another version of Spark may lack a class or its dependencies.
   private def tried[T](what: => T): Option[T] =
     try Some(what)
     catch { case NonFatal(_) | _: LinkageError => None }
 
+  // Sample the running tasks before the book is read.
   private def told(text: => Option[String]): String =
     if (!healthy()) null
     else {
@@ -77,8 +78,8 @@ final class Bridge(sc: SparkContext) {
       text.orNull
     }
 
-  /** Give the jobs of this thread a label, or take it away with null; the label before. One that
-    * the user has described keeps that description. */
+  /** Set the label of this thread's jobs, or remove it with null. Returns the previous label. A
+    * description that the user has set stays. */
   def label(text: String): String = {
     val before = sc.getLocalProperty(Bridge.Label)
     val description = sc.getLocalProperty(Bridge.Description)
@@ -96,7 +97,7 @@ final class Bridge(sc: SparkContext) {
 object Bridge {
   val Version = 1
 
-  /** The local property of a job that is ours. */
+  /** The local property that contains the label of a job. */
   val Label = "spark.pyspark_diff.job"
 
   private val Description = "spark.job.description"

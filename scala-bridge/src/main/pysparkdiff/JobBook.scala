@@ -14,20 +14,20 @@ final class Counts {
   override def toString: String = all.mkString("[", ",", "]")
 }
 
-/** Which work was done for which dataflow, operator, iteration and times; which times are held.
+/** The work done for each dataflow, operator, iteration and time, and the outstanding times.
   *
   * {{{
   *   every count only grows                       whatever events come, how often, in which order
   *   done ≤ started ≤ all                         of tasks; and done = all once no job runs
-  *   rows, bytes   =  Σ over partitions of stages of the most that any attempt told
+  *   rows, bytes   =  Σ over partitions of stages of the maximum that an attempt reported
   *   milliseconds  =  Σ over attempts of the time they ran, those that run included
   *   frontier ≤ committed                         by `begin` and `end`, whatever jobs run
   *   memory        =  O(running stages and their tasks + operators of registered dataflows)
   * }}}
   *
-  * So an attempt that failed, a speculative one, and a stage that is resubmitted count once. A job
-  * that is over, however it ended, has nothing left to do: what it skipped counts as done. No type
-  * of Spark is in here. All methods may be called by any thread.
+  * So failed and speculative attempts and resubmitted stages count once. A finished or
+  * failed job has no work left: its skipped stages count as done. This file uses no type of
+  * Spark. Any thread may call any method.
   *
   * @param clock
   *   nanoseconds, which only grow
@@ -40,12 +40,12 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     val operators = mutable.LinkedHashMap.empty[String, Counts]
     val labels = mutable.LinkedHashMap.empty[String, Counts]
     val running = mutable.LinkedHashMap.empty[Int, Job]
-    // What the last commit and the step that runs hold; nothing does before the first step.
+    // The frontiers that the last commit and the running step hold; none before the first step.
     var committed: Option[Antichain] = None
     var lower = Antichain.empty
     val outstanding = new OutstandingTimes
 
-    /** The accounts that a job counts in; those of labels are kept for the latest ones only. */
+    /** The accounts that a job counts in. Only the latest labels have an account. */
     def accounts(label: Label): Seq[Counts] = {
       val latest = labels.remove(label.text).getOrElse(new Counts)
       labels(label.text) = latest
@@ -97,7 +97,7 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
 
   def clear(): Unit = synchronized { flows.clear(); jobs.clear(); stages.clear() }
 
-  /** A step begins: it may give updates at any time beyond `lower`. */
+  /** A step begins: it may emit updates at any time beyond `lower`. */
   def begin(dataflow: String, lower: Antichain): Unit = synchronized {
     for (flow <- flows.get(dataflow)) {
       // Spark may have dropped the event that ended a job, and steps follow one another.
@@ -106,7 +106,7 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     }
   }
 
-  /** A step ended, in a commit or not: updates may yet come at the times beyond `frontier`. */
+  /** A step ended, with or without a commit: updates may yet come at times beyond `frontier`. */
   def end(dataflow: String, frontier: Antichain): Unit = synchronized {
     flows.get(dataflow).foreach(_.hold(frontier, Antichain.empty))
   }
@@ -152,7 +152,7 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
 
   def knows(stage: Int): Boolean = synchronized(stages.contains(stage))
 
-  /** Spark submits a stage when all before it are there: those it never ran were skipped. */
+  /** Spark submits a stage after all its parents: a parent that never ran was skipped. */
   def stageSubmitted(id: Int): Unit = synchronized {
     for (stage <- stages.get(id); parent <- stage.parents) skipped(parent)
   }
@@ -168,12 +168,12 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     }
   }
 
-  /** Which partition an attempt works on, if it is one of ours. */
+  /** The partition of an attempt, if the attempt belongs to a dataflow. */
   def partitionOf(stageId: Int, task: Long): Option[Int] = synchronized {
     stages.get(stageId).flatMap(_.attempts.get(task)).map(_.partition)
   }
 
-  /** What an attempt at a task has moved so far. */
+  /** Record the rows and bytes that an attempt at a task has moved so far. */
   def taskMoved(stageId: Int, partition: Int, rows: Long, bytes: Long): Unit = synchronized {
     for (stage <- stages.get(stageId)) {
       val (rowsBefore, bytesBefore) = stage.moved.getOrElse(partition, (0L, 0L))
@@ -216,7 +216,7 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     stage.parents.foreach(skipped)
   }
 
-  /** Count the time of the attempts that run, as if they began now. */
+  /** Count the time of the running attempts up to now, and start their next interval. */
   private def settle(job: Job): Unit = {
     val now = clock()
     for (stage <- job.stages.values; attempt <- stage.attempts.values) count(job, attempt, now)
@@ -227,14 +227,14 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
     attempt.since = math.max(now, attempt.since)
   }
 
-  // What is told
+  // Reports
 
   /** The counts of a dataflow and its running jobs, as JSON; None if it is not registered. */
   def counts(dataflow: String): Option[String] = synchronized {
     flows.get(dataflow).map(flow => s"{${totals(flow)}}")
   }
 
-  /** The same, and the accounts of each operator and of the last labels. */
+  /** As `counts`, with the accounts of each operator and of the last labels. */
   def snapshot(dataflow: String): Option[String] = synchronized {
     for (flow <- flows.get(dataflow)) yield {
       s"{${totals(flow)},\"operators\":${json(flow.operators)},\"labels\":${json(flow.labels)}}"
@@ -256,9 +256,9 @@ final class JobBook(clock: () => Long = () => System.nanoTime()) {
 
 object JobBook {
 
-  /** A stage as a job lists it. */
+  /** A stage in the list of a started job. */
   final case class StageOfJob(id: Int, tasks: Int, parents: Seq[Int])
 
-  /** How many labels a dataflow has accounts for: the latest. */
+  /** The number of latest labels that have an account in a dataflow. */
   val MostLabels = 256
 }

@@ -3,11 +3,11 @@ package pysparkdiff
 import java.net.URLDecoder
 import java.nio.charset.StandardCharsets.UTF_8
 
-/** What a job is for, as `pyspark_diff/spark/bridge.py` writes it into a local property.
+/** The label of a job, which `pyspark_diff/spark/bridge.py` writes into a local property.
   *
   * {{{  dataflow|operator|iteration|lower|upper   as in   flow-1|count%20of%20edges|0,3|5|9  }}}
   *
-  * The names are escaped as in addresses; a part that there is none of is empty.
+  * Names are URL-encoded. A missing part is empty.
   */
 final case class Label(
     dataflow: String,
@@ -16,7 +16,7 @@ final case class Label(
     lower: Option[Long],
     upper: Option[Long])(val text: String) {
 
-  /** The operator as it stands in the text. */
+  /** The operator, still URL-encoded. */
   def escapedOperator: String = text.split('|')(1)
 
   /** For people, in Spark's UI. */
@@ -29,7 +29,7 @@ final case class Label(
 
 object Label {
   def parse(text: String): Label = text.split("\\|", -1) match {
-    // What is not escaped could not stand in JSON as it is.
+    // The JSON reports contain the text unescaped.
     case Array(dataflow, operator, iteration, lower, upper) if text.forall(plain) =>
       Label(
         URLDecoder.decode(dataflow, UTF_8),

@@ -7,12 +7,11 @@ import scala.jdk.CollectionConverters._
 import org.apache.spark.SparkEnv
 import org.apache.spark.util.AccumulatorV2
 
-/** The tasks that run in this process, as all do in local mode: what they have moved so far.
+/** Reads the metrics of the tasks that run in this process. In local mode these are all tasks.
   *
-  * Executors tell of it in heartbeats, every ten seconds. A shorter interval is no way: it is also
-  * the time in which Spark has to answer them, and log files fill with what came too late. Spark has
-  * no public way to the tasks, so a version of it that is built otherwise has none, which is no
-  * fault: then there are heartbeats.
+  * Executors report metrics in heartbeats, every ten seconds. A shorter interval does not help:
+  * Spark must also answer each heartbeat within it, and late answers fill the log. Spark has no
+  * public access to running tasks. If another version has other internals, only heartbeats report.
   */
 final class LocalTasks {
 
@@ -24,7 +23,7 @@ final class LocalTasks {
       .fold(Map.empty[AnyRef, AnyRef].asJava)(_.asInstanceOf[JavaMap[AnyRef, AnyRef]])
   }
 
-  /** Stage, attempt, and what the metrics of the attempt say. */
+  /** Call `tell` with the stage, the attempt and the metrics of each running attempt. */
   def sample(tell: (Int, Long, Iterable[(String, Any)]) => Unit): Unit =
     for ((id, runner) <- running.asScala; task <- Option(call(runner, "task"))) {
       val told = call(call(task, "metrics"), "accumulators").asInstanceOf[Seq[AccumulatorV2[_, _]]]
@@ -34,8 +33,8 @@ final class LocalTasks {
         told.flatMap(one => one.name.map(_ -> one.value)))
     }
 
-  // The compiler puts the name of the class in front of one that a closure uses. Where a class has
-  // methods of types that are not there, none of them can be listed, and its fields are asked.
+  // The compiler prefixes the class name to a member that a closure uses. If the type of a method
+  // is missing, Java cannot list any method of the class, so the fields are read.
   private def call(on: AnyRef, name: String): AnyRef = {
     def isCalled(found: String) = found == name || found.endsWith("$$" + name)
     def classes =

@@ -2,7 +2,7 @@ package pysparkdiff
 
 import scala.collection.mutable
 
-/** How often each time is outstanding, and the frontier of those times.
+/** Counts how often each time is outstanding, and keeps the frontier of the outstanding times.
   *
   * {{{
   *   net(t)    =  Σ changes of t                  of either sign, and in any order
@@ -10,7 +10,7 @@ import scala.collection.mutable
   *   frontier before + what `update` returns  =  frontier after
   * }}}
   *
-  * A net that is negative for a while, as when a release arrives before its hold, holds nothing.
+  * A negative net, for example after a release that arrives before its hold, holds no time.
   * (timely-dataflow progress/frontier.rs, `MutableAntichain`.)
   */
 final class OutstandingTimes {
@@ -20,7 +20,7 @@ final class OutstandingTimes {
 
   def frontier: Antichain = minimal
 
-  /** Apply changes, and tell how the frontier changed: which times went (-1) and which came (1). */
+  /** Apply changes. Returns the times that left (-1) and joined (1) the frontier. */
   def update(changes: Iterable[(Time, Long)]): Vector[(Time, Long)] = {
     for ((t, change) <- changes) {
       val now = net.getOrElse(t, 0L) + change

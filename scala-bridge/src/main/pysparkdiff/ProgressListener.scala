@@ -4,12 +4,12 @@ import org.apache.spark.Success
 import org.apache.spark.scheduler._
 import org.slf4j.LoggerFactory
 
-/** Tells a book what Spark does for the jobs that carry a label.
+/** Passes Spark's events for labelled jobs to a book.
   *
   * {{{
-  *   a job without the label  ⟹  it costs one look at its properties, one look-up for each event
-  *   a fault in here          ⟹  it is logged once, `healthy` is false from then on, and no more
-  *                                is heard; Spark sees nothing of it
+  *   a job without the label  ⟹  it costs one read of its properties, one look-up for each event
+  *   a fault in here          ⟹  it is logged once and never reaches Spark; `healthy` is false from
+  *                                then on, and later events are ignored
   * }}}
   */
 final class ProgressListener(book: JobBook) extends SparkListener {
@@ -45,12 +45,12 @@ final class ProgressListener(book: JobBook) extends SparkListener {
     }
   }
 
-  /** What running tasks tell in the heartbeats of their executors. */
+  /** The metrics of running tasks, from the heartbeats of their executors. */
   override def onExecutorMetricsUpdate(event: SparkListenerExecutorMetricsUpdate): Unit = guarded {
     for ((task, stage, _, told) <- event.accumUpdates) running(stage, task, named(told))
   }
 
-  /** What an attempt that runs has moved. */
+  /** Record the rows and bytes that a running attempt has moved. */
   def running(stage: Int, task: Long, told: => Iterable[(String, Any)]): Unit =
     for (partition <- book.partitionOf(stage, task)) moved(stage, partition, told)
 
@@ -83,11 +83,11 @@ final class ProgressListener(book: JobBook) extends SparkListener {
 
 object ProgressListener {
 
-  /** What counts as rows moved, by Spark's names: in from sources and shuffles, and out to shuffles. */
+  /** Spark's metrics of moved rows: reads of sources and shuffles, and writes to shuffles. */
   val Rows: Set[String] = Set("input.recordsRead", "shuffle.read.recordsRead",
     "shuffle.write.recordsWritten").map("internal.metrics." + _)
 
-  /** What counts as bytes moved: the same, and what goes to the workers of Python and comes back. */
+  /** Spark's metrics of moved bytes: as `Rows`, and data to and from Python workers. */
   val Bytes: Set[String] = Set("input.bytesRead", "shuffle.read.remoteBytesRead",
     "shuffle.read.localBytesRead", "shuffle.write.bytesWritten").map("internal.metrics." + _) ++
     Set("data sent to Python workers", "data returned from Python workers")

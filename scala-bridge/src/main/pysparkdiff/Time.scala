@@ -1,6 +1,6 @@
 package pysparkdiff
 
-/** A product time: the coordinates of a dataflow's time, and then of each loop, the outermost first.
+/** A product time: the coordinates of the dataflow's time, then of each loop, outermost first.
   *
   * {{{
   *   (a1, …, an) ≤ (b1, …, bn)  ⟺  ai ≤ bi for every i                  `lessEqual`
@@ -23,13 +23,13 @@ final case class Time(coordinates: Vector[Long]) {
 
   def meet(that: Time): Time = Time(paired(that).map { case (a, b) => math.min(a, b) })
 
-  /** This time inside of one more loop: there from its first iteration, 0, on. */
+  /** This time inside one more loop, at its first iteration 0. */
   def enter: Time = Time(coordinates :+ 0L)
 
-  /** This time outside of its innermost loop. */
+  /** This time outside its innermost loop. */
   def leave: Time = Time(coordinates.init)
 
-  /** This time after the feedback edge of its innermost loop: one iteration on. */
+  /** This time after the feedback edge of its innermost loop: one iteration later. */
   def step: Time = Time(coordinates.init :+ Math.addExact(coordinates.last, 1L))
 
   override def toString: String = coordinates.mkString(",")

@@ -11,7 +11,7 @@ import org.apache.spark.scheduler._
 
 /** The tests of the bridge that need no Spark: `java … pysparkdiff.BridgeTests algebra_cases.json`.
   *
-  * Each is run; what fails is told, and the exit code is how many did.
+  * Runs all tests, prints the failures, and exits with their number.
   */
 object BridgeTests {
 
@@ -34,7 +34,7 @@ object BridgeTests {
   private def same(one: Any, other: Any, what: => Any): Unit =
     check(one == other, s"$one is not $other: $what")
 
-  // The algebra, by the cases that Python runs too
+  // The algebra, with the cases that Python also runs
 
   private def time(node: JsonNode): Time = Time(node.asScala.map(_.longValue).toVector)
   private def times(node: JsonNode): Vector[Time] = node.asScala.map(time).toVector
@@ -108,7 +108,7 @@ object BridgeTests {
     "a fault ends the hearing, and nothing else" -> fault _
   )
 
-  /** Events of Spark in any order, doubled, late and lost; the law holds after each of them. */
+  /** Spark's events in any order, doubled, late and lost. The law holds after each event. */
   private def interleaving(seed: Int): Unit = {
     val random = new Random(seed)
     var now = 0L
@@ -138,7 +138,7 @@ object BridgeTests {
       }
     }
 
-    /** A run of tasks of a stage: attempts that fail, are tried again, or are raced. */
+    /** The task events of a stage: attempts fail, are repeated, or race. */
     def attempts(stage: Int, tasks: Int): Seq[() => Unit] = for {
       partition <- 0 until tasks
       attempt <- 0 to random.nextInt(3)
@@ -152,7 +152,7 @@ object BridgeTests {
     val jobs = for (job <- 0 to 4) yield {
       val flow = if (random.nextInt(3) == 0) "g" else "f"
       val tasks = Seq.fill(3)(random.nextInt(4) + 1)
-      // The first stage is shared with the job before, as where a shuffle is used again.
+      // The job shares its first stage with the job before, as for a reused shuffle.
       val stages = tasks.zipWithIndex.map { case (n, i) =>
         JobBook.StageOfJob(10 * job - (if (i == 0) 10 else 0) + i + 20, n, if (i > 0) Seq(10 * job + i + 19) else Nil)
       }
@@ -175,7 +175,7 @@ object BridgeTests {
           Seq("f", "g").foreach(book.end(_, Antichain(Seq(Time(Vector(committed))))))
         })
     }
-    // Each in its own order, and all in any order among them.
+    // Each queue keeps its order. The order between queues is random.
     var queues = (steps +: jobs).map(_.toList)
     while (queues.nonEmpty) {
       val i = random.nextInt(queues.size)
@@ -271,7 +271,7 @@ object BridgeTests {
     for (job <- 1 to 5000) {
       book.begin("f", Antichain.parse(job.toString))
       book.jobStarted(job, s"f|op|$job|$job|", Seq(JobBook.StageOfJob(job, 1, Nil)))
-      // The event that ends every second job is lost.
+      // Every second job loses its end event.
       if (job % 2 == 0) book.jobEnded(job)
       book.end("f", Antichain.parse((job + 1).toString))
     }
