@@ -42,7 +42,7 @@ CORES = BUCKETS = 2
 #: Nodes, edges and replacements of the first graph. It starts the workers and compiles kernels.
 WARM = (2_000, 10_000, 100)
 SIZES = [(100_000, 1_000_000), (1_000_000, 10_000_000)]
-#: Replacements in the step after the load, each at a time of its own.
+#: Replacements in the step after the load, one per logical time.
 ROUNDS = 10_000
 #: An iteration with fewer changes has next to no work.
 QUIET = 1_000

@@ -37,7 +37,7 @@ def side(spark: SparkSession, rows: int, name: str) -> DataFrame:
 
 
 def expected(rows: int, gone: int | None = None) -> list[tuple[int, int, int]]:
-    """Return the answer for so many rows on each side, optionally without one left row."""
+    """Return the answer for a number of rows on each side, minus the left row `gone` if any."""
     x = np.delete(np.arange(rows), [] if gone is None else [gone])
     number = np.bincount(x % GROUPS)
     total = np.bincount(x % GROUPS, x).astype(np.int64)  # exact below 2**53

@@ -11,7 +11,7 @@ memory, and a hint spreads a key with more rows than a piece.
 
 *hot*: one key has half of the rows. How many rows does one task process, with the hint and without?
 
-*operators*: a step of one row in a dataflow of many inputs, each with an aggregate of its own.
+*operators*: a step of one row in a dataflow of many inputs. Each input has an aggregate.
 
 Seconds of ours and of plain Spark come from one run, so quote their ratios: absolute times depend
 on the machine.
@@ -81,8 +81,7 @@ def summed(pairs: Any) -> Any:
 
 
 def plain(spark: SparkSession, star: Star) -> tuple[float, list[Row], list[Row]]:
-    """Return the seconds of plain Spark from scratch, and its answers before and after the change.
-    """
+    """Return the seconds of plain Spark from scratch, and its answers before and after."""
     facts, took, answers = spark.read.parquet(star.path), [], []
     for factor in (BEFORE, AFTER):
         pairs = valued(facts, spark.createDataFrame(star.dimension(factor)))

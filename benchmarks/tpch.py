@@ -5,9 +5,9 @@
     python benchmarks/tpch.py --scale 0.1 --texts         # from SQL text and by operators
 
 The records of all tables come round-robin (`examples/tpch/tpch_stream.py`). Each row measures a new
-dataflow that reads the whole stream in steps of so many rounds. The times are one per round or one
-per step. Then each step deletes or restores an order and its lineitems. Plain Spark computes the
-query once, from scratch. Quote ratios: absolute times depend on the machine.
+dataflow that reads the whole stream in steps of a number of rounds, with one time per round or per
+step. Then each step deletes or restores an order and its lineitems. Plain Spark computes the query
+once, from scratch. Quote ratios: absolute times depend on the machine.
 
 With `--texts`, one run measures each query twice: written with operators, and as the text of
 `flow.sql`. New dataflows take turns. Their steps run on the driver only, so the figures are the

@@ -3,7 +3,7 @@
     a folder of the jars is there  =>  it has all of them, with these very bytes
 
 Ivy, which is part of Spark, fetches them from Maven Central. The list here leaves out the jars that
-Spark has itself: to resolve it anew takes half a minute and 74 MB.
+Spark has itself: to resolve it again takes half a minute and 74 MB.
 """
 
 from __future__ import annotations

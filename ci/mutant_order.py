@@ -15,7 +15,7 @@ def pytest_configure() -> None:
     settings.load_profile("mutants")
     from pyspark_diff import thresholds
 
-    # A changed kernel is compiled anew, which a test of logged lines must not meet.
+    # A changed kernel is compiled again, which a test of logged lines must not meet.
     thresholds.current = replace(thresholds.current, compile_log_seconds=1e6)
 
 

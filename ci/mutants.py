@@ -339,7 +339,7 @@ def prepare() -> None:
     """Set the environment of all mutants, and import the modules that they need."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE), str(TREE / "tests"), str(ROOT / "ci")])
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(WORK / "pycache")
-    # Machine code that is made for one run need not be fast.
+    # Machine code for a single run need not be fast.
     os.environ.update(NUMBA_OPT="1", NUMBA_LOOP_VECTORIZE="0", NUMBA_SLP_VECTORIZE="0")
     sys.dont_write_bytecode = False
     for name in LIBRARIES:
@@ -410,7 +410,7 @@ def run(mutant: Mutant, tests: list[str]) -> dict[str, Any]:
 def run_changed(
     module: str, text: str, tests: list[str], seconds: float
 ) -> tuple[int | None, str]:
-    """As `run_pytest`, where a module has another text, or the same and is compiled anew."""
+    """As `run_pytest`, with this text of a module. Even the same text is compiled again."""
     file = TREE / "pyspark_diff" / module
     try:
         file.write_text(text, encoding="utf-8")
@@ -428,7 +428,7 @@ def explanations() -> dict[tuple[str, str, str], str]:
 
 
 def results(count: int, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """All runs of each mutant, the first one first: that is the published one, if there is one."""
+    """All runs of each mutant in order. A published run is the first."""
     runs: dict[str, list[dict[str, Any]]] = {
         mutant.name: [{**result, "status": result["first"]}, result]
         for mutant, result in published(count, seed)
