@@ -1,4 +1,4 @@
-"""The chain of commits: what was acknowledged is there, once, whoever writes and what is lost."""
+"""The chain of commits holds each acknowledged commit once, for any writers and lost answers."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def quick(use_thresholds):
 
 @pytest.fixture
 def commits(root):  # noqa: F811
-    made = Commits(objects_at(root))
-    made.make(b"0")
-    return made
+    chain = Commits(objects_at(root))
+    chain.make(b"0")
+    return chain
 
 
 @pytest.fixture
 def local(tmp_path):
-    made = Commits(LocalObjects(tmp_path))
-    made.make(b"0")
-    return made
+    chain = Commits(LocalObjects(tmp_path))
+    chain.make(b"0")
+    return chain
 
 
 def again(commits):
-    """The same store, as another process has it."""
+    """The same store, opened as by another process."""
     return Commits(objects_at(commits.objects.root))
 
 
@@ -71,7 +71,7 @@ def fill(commits, count):
 
 
 class Between(Objects):
-    """Objects that do something before or after a create, or instead of telling its outcome."""
+    """Objects that call hooks before and after each create of a commit, and before each read."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -83,9 +83,9 @@ class Between(Objects):
         if not name.startswith("commits/"):
             return self.inner.create(name, parts)
         self.before(name)
-        made = self.inner.create(name, parts)
+        created = self.inner.create(name, parts)
         self.after(name)
-        return made
+        return created
 
     def read(self, name):
         self.reading(name)
@@ -120,7 +120,7 @@ class Between(Objects):
 
 
 def raising(error, times=1):
-    """A hook that raises, so many times."""
+    """A hook that raises the error in its first calls."""
     left = [times]
 
     def hook(name):
@@ -153,15 +153,15 @@ def test_a_commit_is_read_as_it_was_made(commits):
     payload = [b"abc", b"", memoryview(bytes(range(200))), pa.py_buffer(b"of Arrow")]
     segments = segments_of(payload)
     files = {FILE: FileInfo(128, 7, -3)}
-    made = commits.append(b"state \0\xff", payload, files, [0], token="ü")
+    commit = commits.append(b"state \0\xff", payload, files, [0], token="ü")
     other = again(commits)
-    assert other.latest() == made == other.read(1)
-    assert made.segments == segments and made.files == files and made.uses == (0,)
-    assert (made.token, made.epoch, made.previous) == ("ü", 1, other.read(0).nonce)
+    assert other.latest() == commit == other.read(1)
+    assert commit.segments == segments and commit.files == files and commit.uses == (0,)
+    assert (commit.token, commit.epoch, commit.previous) == ("ü", 1, other.read(0).nonce)
     read = [bytes(other.segment_bytes(1, segment)) for segment in segments]
     assert read == [bytes(memoryview(part)) for part in payload]
     assert other.numbers() == [0, 1]
-    assert made.written.utcoffset().total_seconds() == 0
+    assert commit.written.utcoffset().total_seconds() == 0
 
 
 def test_segments_are_aligned_and_lie_where_it_was_said(commits):
@@ -191,7 +191,7 @@ def test_a_folder_of_others_is_refused_and_left_alone(root, name):  # noqa: F811
     with pytest.raises(StorageError, match="Nothing was changed there") as error:
         Commits(objects).make(b"")
     assert name.partition("/")[0] in str(error.value)
-    assert [found.name for found in objects.names("")] == [name]
+    assert [item.name for item in objects.names("")] == [name]
 
 
 @pytest.mark.parametrize("point", ["link", "fsync", "mkdir"])
@@ -223,7 +223,7 @@ def in_a_fork(act):
 
 
 def dying_at(point, skip, folder):
-    """Make a store, and be killed at the call of a function after so many of them."""
+    """Make a store, and end the process at the call of a function after `skip` calls."""
     real, left = getattr(os, point), [skip]
 
     def dying(*args, **kwargs):
@@ -258,7 +258,7 @@ def test_who_opens_fences_who_wrote_before(commits):
     other = again(commits)
     opened = other.open_for_writing()
     assert (opened.number, opened.epoch, opened.state, opened.token) == (2, 2, b"1", None)
-    # The state may speak of the segments of the commit that it was made with.
+    # The state may refer to segments of the commit that first stored it.
     assert opened.uses == (1,) and opened.segments == () and set(opened.files) == {FILE}
     for _ in range(2):
         with pytest.raises(ConcurrentWriteError, match="epoch 2 .* epoch 1"):
@@ -271,7 +271,7 @@ def test_who_opens_fences_who_wrote_before(commits):
 
 
 def test_opening_wins_over_who_opened_before(commits):
-    """Three at once: each that loses tries again, above the others."""
+    """Three writers open at once; each loser tries again with a higher epoch."""
     between = Between(objects_at(commits.objects.root))
     third = Commits(between)
     rivals = [again(commits), again(commits)]
@@ -292,11 +292,11 @@ PHASES = ["begin", "before create", "after create", "committed", "vacuum"]
 
 @pytest.mark.parametrize(("first", "second"), list(product(PHASES, PHASES)))
 def test_phases_of_two_writers_interleaved(commits, first, second):
-    """All pairs of phases, over S3 a few.
+    """All pairs of phases; over S3 only the equal ones.
 
-    A goes to one phase, B to another, then A to its end and B to its own: one line of commits.
+    A runs to one phase and B to another, then A to its end and B to its own: one line of commits.
 
-    Both hold the right to write in turn: B opens after A has opened, so A is fenced from then on.
+    B opens for writing after A has opened, so A is fenced from then on.
     """
     if commits.objects.root.startswith("s3:") and first != second:
         return
@@ -339,18 +339,18 @@ def test_phases_of_two_writers_interleaved(commits, first, second):
     a.join(20)
     go_b.set()
     b.join(20)
-    told = [number for _, number in log if number is not None]
-    assert len(told) == len(set(told))
+    acknowledged = [number for _, number in log if number is not None]
+    assert len(acknowledged) == len(set(acknowledged))
     # A is fenced by B in its second commit at the latest; B is never.
     assert ("a", None) in log and ("b", None) not in log
     assert len([entry for entry in log if entry[0] == "b"]) == 2
     reader = again(commits)
     last = reader.latest()
-    assert last.state == b"bb" and last.number == max(told)
-    # Openings of both, what was told, and the first: nothing else is in the chain.
-    assert last.number == len(told) + 2
+    assert last.state == b"bb" and last.number == max(acknowledged)
+    # The chain is the first commit, both openings and the acknowledged commits.
+    assert last.number == len(acknowledged) + 2
     for number in reader.numbers():
-        if number in told:
+        if number in acknowledged:
             assert reader.read(number).state[:1].decode() in "ab"
 
 
@@ -364,7 +364,7 @@ commits = Commits(LocalObjects(root))
 done = 0
 lost = 0
 losses = 0
-# Before any of them has committed: however they are scheduled, all but one lose at least once.
+# All processes open before the first commit, so that under any schedule all but one lose once.
 commits.open_for_writing()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -402,7 +402,7 @@ def test_processes_that_commit_at_once(tmp_path, writers, count):
         )
         for i in range(writers)
     ]
-    told = {}
+    acknowledged = {}
     losses = 0
     for process in processes:
         assert process.stdout.readline() == "ready\n"
@@ -417,18 +417,18 @@ def test_processes_that_commit_at_once(tmp_path, writers, count):
             if token == "lost":
                 losses += int(number)
                 continue
-            assert int(number) not in told
-            told[int(number)] = token
-    assert len(told) == writers * count and losses
+            assert int(number) not in acknowledged
+            acknowledged[int(number)] = token
+    assert len(acknowledged) == writers * count and losses
     reader = Commits(LocalObjects(tmp_path))
     last = reader.latest()
     there = {n: reader.read(n).token for n in range(last.number + 1)}
-    assert {n: token for n, token in there.items() if token is not None} == told
+    assert {n: token for n, token in there.items() if token is not None} == acknowledged
 
 
 def test_writers_that_are_killed_lose_nothing_that_they_told(tmp_path):
     Commits(LocalObjects(tmp_path)).make(b"")
-    told = []
+    acknowledged = []
     for life in range(12):
         reading, writing = os.pipe()
         child = os.fork()
@@ -448,17 +448,17 @@ def test_writers_that_are_killed_lose_nothing_that_they_told(tmp_path):
             time.sleep(Random(life).random() / 50)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            told += (first + pipe.read()).split()
+            acknowledged += (first + pipe.read()).split()
     commits = Commits(LocalObjects(tmp_path))
     there = commits.latest().state.decode().split()
-    # The last of each life may be there without having been told.
-    assert set(told) <= set(there) and len(there) <= len(told) + 12
-    assert len(there) == len(set(there)) and len(told) >= 12
+    # The last commit of each process may be in the chain without an acknowledgement.
+    assert set(acknowledged) <= set(there) and len(there) <= len(acknowledged) + 12
+    assert len(there) == len(set(there)) and len(acknowledged) >= 12
     commits.open_for_writing()
     fill(commits, 1)
 
 
-# Outcomes that are not known.
+# Unknown outcomes.
 
 OUTCOMES = {
     "done, and told": (False, False, None),
@@ -488,8 +488,8 @@ def test_each_outcome_of_a_create_is_told_right(commits, outcome, what):
         return writer.open_for_writing()
 
     if isinstance(error, UnknownOutcomeError) or error is None:
-        made = act()
-        assert made.number == number + 1 and again(commits).latest() == made
+        commit = act()
+        assert commit.number == number + 1 and again(commits).latest() == commit
     else:
         with pytest.raises(StorageError, match="no"):
             act()
@@ -519,7 +519,7 @@ def test_a_store_that_is_cut_off_takes_nothing_until_it_is_settled(commits, done
             writer.append(b"newer", [], {}, ())
     with pytest.raises(StorageError):
         writer.settle()
-    # What takes the number may be in doubt as well.
+    # The outcome of the commit that takes the number may be unknown as well.
     between.before = between.after = between.reading = lambda name: None
     if not done:
         between.after = raising(cut, 100)
@@ -535,13 +535,13 @@ def test_a_store_that_is_cut_off_takes_nothing_until_it_is_settled(commits, done
     if done:
         assert settled == latest and latest.state == b"new"
     else:
-        # Its number is taken, so that a request that arrives late comes to nothing.
+        # Another commit has its number, so that a late request has no effect.
         assert settled is None and latest.state == b"older" and latest.uses == (2,)
     fill(writer, 2)
 
 
 def test_a_request_that_arrives_after_all_is_the_same_commit(commits):
-    """It is lost, sent again, and then both arrive."""
+    """A create is lost and sent again, and then both requests arrive."""
     between = Between(objects_at(commits.objects.root))
     writer = Commits(between)
     writer.open_for_writing()
@@ -561,9 +561,9 @@ def test_a_request_that_arrives_after_all_is_the_same_commit(commits):
         return real(name, parts)
 
     between.inner.create = create
-    made = writer.append(b"new", [b"rows"], {}, ())
+    commit = writer.append(b"new", [b"rows"], {}, ())
     between.inner.create = real
-    assert again(commits).latest() == made
+    assert again(commits).latest() == commit
     fill(writer, 1)
 
 
@@ -591,7 +591,7 @@ def test_a_request_that_arrives_while_it_is_settled(commits):
 
 
 def test_what_is_found_after_a_doubt_is_synced_before_it_counts(local):
-    """The name is there, and would be gone after a crash."""
+    """The name exists, but would be gone after a crash."""
     between = Between(local.objects)
     writer = Commits(between)
     writer.open_for_writing()
@@ -648,7 +648,7 @@ def test_a_fenced_writer_is_told_so_though_it_was_cut_off(commits):
 
 
 class Unreliable(Between):
-    """Creates that are lost, or whose answers are, and whatever others do in between."""
+    """Objects that lose creates or their answers; other writers act before and after each."""
 
     def __init__(self, inner, random, others):
         super().__init__(inner)
@@ -660,12 +660,12 @@ class Unreliable(Between):
             self.others()
             if self.random.random() < 0.1:
                 raise self.random.choice([UnknownOutcomeError("lost"), StorageError("refused")])
-        made = self.inner.create(name, parts)
+        created = self.inner.create(name, parts)
         if name.startswith("commits/"):
             self.others()
             if self.random.random() < 0.1:
                 raise UnknownOutcomeError("the answer is lost")
-        return made
+        return created
 
     def read(self, name):
         if self.random.random() < 0.02:
@@ -680,14 +680,14 @@ class Unreliable(Between):
 
 @pytest.mark.parametrize("seed", [*range(15), 261])
 def test_random_writers_on_an_unreliable_store(seed, use_thresholds):
-    """The state is the list of what was committed: what was told holds, in the end."""
+    """The final state lists the committed tokens, and agrees with each reported outcome."""
     use_thresholds(commit_pause_seconds=0, tombstones_max=4)
     random = Random(seed)
     root = f"memory://random-{seed}"  # noqa: F811
     inner = objects_at(root)
     Commits(inner).make(b"")
     depth = [0]
-    told = {"done": [], "not done": [], "unknown": []}
+    tokens = {"done": [], "not done": [], "unknown": []}
     count = iter(range(100_000))
 
     def act():
@@ -717,8 +717,8 @@ def test_random_writers_on_an_unreliable_store(seed, use_thresholds):
                 writer.doubt = None
                 reopen(writer)
                 return
-            told["not done" if settled is None else "done"].append(writer.doubt)
-            told["unknown"].remove(writer.doubt)
+            tokens["not done" if settled is None else "done"].append(writer.doubt)
+            tokens["unknown"].remove(writer.doubt)
             writer.doubt = None
         elif writer.last is None or what < 0.1:
             reopen(writer)
@@ -730,14 +730,14 @@ def test_random_writers_on_an_unreliable_store(seed, use_thresholds):
         else:
             token = f"t{next(count)}"
             try:
-                made = writer.append(writer.last.state + token.encode() + b" ", [b"x"], {}, ())
-                assert writer.last is made
-                told["done"].append(token)
+                commit = writer.append(writer.last.state + token.encode() + b" ", [b"x"], {}, ())
+                assert writer.last is commit
+                tokens["done"].append(token)
             except UnknownOutcomeError:
-                told["unknown"].append(token)
+                tokens["unknown"].append(token)
                 writer.doubt = token
             except (ConcurrentWriteError, StorageError) as error:
-                told["not done"].append(token)
+                tokens["not done"].append(token)
                 if isinstance(error, ConcurrentWriteError) and random.random() < 0.7:
                     reopen(writer)
 
@@ -745,7 +745,7 @@ def test_random_writers_on_an_unreliable_store(seed, use_thresholds):
         try:
             writer.open_for_writing()
         except (StorageError, ConcurrentWriteError):
-            # Another process: what this one was in doubt of stays so.
+            # It goes on as another process, and the doubtful token stays unknown.
             writer.__init__(Unreliable(inner, random, others))
 
     writers = [Commits(Unreliable(inner, random, others)) for _ in range(4)]
@@ -756,9 +756,9 @@ def test_random_writers_on_an_unreliable_store(seed, use_thresholds):
     latest = Commits(inner).latest()
     there = latest.state.decode().split()
     assert len(there) == len(set(there))
-    assert set(told["done"]) <= set(there) and len(told["done"]) > 20
-    assert not set(told["not done"]) & set(there)
-    assert set(there) <= set(told["done"]) | set(told["unknown"])
+    assert set(tokens["done"]) <= set(there) and len(tokens["done"]) > 20
+    assert not set(tokens["not done"]) & set(there)
+    assert set(there) <= set(tokens["done"]) | set(tokens["unknown"])
 
 
 # The sleeper.
@@ -805,7 +805,7 @@ def test_a_sleeper_cannot_create_an_old_number_anew(commits, use_thresholds, col
 def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(
     commits, use_thresholds, collapse,
 ):
-    """The same sleep, but behind the create: the commit was in the chain, and was retired."""
+    """The same sleep, but after the create: the commit was in the chain, and was retired."""
     use_thresholds(tombstones_max=3 if collapse else 1000)
     between = Between(objects_at(commits.objects.root))
     sleeper = Commits(between)
@@ -830,7 +830,7 @@ def test_who_committed_in_time_is_not_told_otherwise_after_a_sleep(
 def test_what_a_floor_has_passed_while_it_was_in_doubt_stays_unknown(
     commits, use_thresholds, arrived, cut
 ):
-    """Nothing tells any more whether the first request had come to something."""
+    """No object shows any longer whether the first request created its commit."""
     use_thresholds(tombstones_max=3)
     between = Between(objects_at(commits.objects.root))
     sleeper = Commits(between)
@@ -880,7 +880,7 @@ def test_a_payload_that_is_used_outlives_its_commit(commits, use_thresholds):
         reader.read(1)
     assert isinstance(decode(commits.objects.read(name_of(1)), 1), Retired)
     assert len(commits.objects.names("commits")) == 2
-    # Once nobody uses it, it goes as well.
+    # The payload is deleted after the last commit that uses it.
     fill(commits, 1)
     commits.retire(commits.last.number)
     with pytest.raises(DamagedStateError):
@@ -966,18 +966,18 @@ def test_retirement_that_is_killed_anywhere_is_done_again(tmp_path, use_threshol
 
 def test_every_change_of_a_commit_is_found(local):
     payload = [b"some rows", b"others"]
-    made = local.append(b"the state", payload, {FILE: FileInfo(128, 1, 1)}, [0], token="t")
+    written = local.append(b"the state", payload, {FILE: FileInfo(128, 1, 1)}, [0], token="t")
     path = Path(local.objects.root) / name_of(1)
     data = path.read_bytes()
     reader = again(local)
     reader.latest()
 
     def whole():
-        found = reader.read(1)
-        return found, [reader.segment_bytes(1, segment) for segment in found.segments]
+        commit = reader.read(1)
+        return commit, [reader.segment_bytes(1, segment) for segment in commit.segments]
 
     expected = whole()
-    assert expected[0] == made
+    assert expected[0] == written
     unnoticed = []
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1:])
@@ -986,7 +986,7 @@ def test_every_change_of_a_commit_is_found(local):
             unnoticed.append(at)
         except (DamagedStateError, FormatError):
             pass
-    # Only the zeros between the parts, which nobody reads.
+    # Only changes of the zeros between the parts, which no reader reads, go unnoticed.
     assert all(data[at] == 0 for at in unnoticed)
     for length in range(len(data)):
         path.write_bytes(data[:length])
@@ -1106,11 +1106,11 @@ def test_a_listing_that_is_torn_is_taken_again(local):
     torn = [True]
 
     def names(folder):
-        found = real(folder)
+        listing = real(folder)
         if folder == "commits" and torn[0]:
             torn[0] = False
-            return [item for item in found if item.name != name_of(2)]
-        return found
+            return [item for item in listing if item.name != name_of(2)]
+        return listing
 
     reader.objects.names = names
     assert reader.latest().number == 3
@@ -1123,7 +1123,7 @@ def test_a_strange_file_among_the_commits_is_ignored(local):
     assert again(local).latest().number == 1
 
 
-# Formats, and manifests that were made to do harm.
+# Formats, and hostile manifests.
 
 
 def header_of(data):
@@ -1132,7 +1132,7 @@ def header_of(data):
 
 
 def forged(data, change):
-    """A commit whose header was changed, and which is whole by its digests."""
+    """A commit with a changed header and valid digests."""
     header, start = header_of(data)
     header = change(header) or header
     if isinstance(header, bytes):
@@ -1274,7 +1274,7 @@ def test_an_encoded_commit_is_decoded(local):
 
 
 def test_a_commit_syncs_as_often_as_one_new_object(local, monkeypatch):
-    """However many segments the state has: each sync takes as long as all else of a commit."""
+    """For any number of segments: a sync takes as long as the rest of a commit."""
     synced = []
     sync = local_objects._sync
     monkeypatch.setattr(local_objects, "_sync", lambda file: (synced.append(file), sync(file)))
