@@ -1,4 +1,4 @@
-"""State that outlives the application: what a user of a store does, and what they are told."""
+"""State that outlives the application, and the messages that a user of a store gets."""
 
 from __future__ import annotations
 
@@ -67,28 +67,28 @@ def test_older_commits_are_read_as_they_were(spark, store):
     with opened(store, orders, spark, retain=3) as flow:
         for time in range(1, 8):
             fed(flow, time, (time, "north", 1))
-        told = flow.history().collect()
-        assert [row["step"] for row in told][-3:] == [5, 6, 7]
-        for row in told[-3:]:
+        history = flow.history().collect()
+        assert [row["step"] for row in history][-3:] == [5, 6, 7]
+        for row in history[-3:]:
             with flow.at(row["commit"]) as then:
                 assert revenue(then) == {"north": row["step"]}
                 assert list(then) == ["revenue"] and "revenue" in then
         with pytest.raises(NotReadableError, match="there is no commit 1"):
             flow.at(1)
         with pytest.raises(NotReadableError, match="'nosuch'.*The kept names: 'revenue'"):
-            flow.at(told[-1]["commit"])["nosuch"]
+            flow.at(history[-1]["commit"])["nosuch"]
 
 
-@pytest.mark.parametrize("held", [0, 4096])
-def test_changes_are_the_difference_of_two_times(spark, store, use_thresholds, held):
-    use_thresholds(in_memory_rows_max=held)
+@pytest.mark.parametrize("rows_max", [0, 4096])
+def test_changes_are_the_difference_of_two_times(spark, store, use_thresholds, rows_max):
+    use_thresholds(in_memory_rows_max=rows_max)
     with opened(store, orders, spark, keep_history=True) as flow:
         for time in range(1, 5):
             fed(flow, time, (time, "north", time))
         with StateReader(store, spark=spark) as reader:
             for where in flow["revenue"], reader["revenue"]:
-                found = where.changes(1, 3).collect()
-                assert [tuple(row) for row in sorted(found, key=lambda r: (r.time, r.diff))] == [
+                changes = where.changes(1, 3).collect()
+                assert [tuple(row) for row in sorted(changes, key=lambda r: (r.time, r.diff))] == [
                     ("north", 3, 2, -1), ("north", 6, 2, 1),
                     ("north", 6, 3, -1), ("north", 10, 3, 1),
                 ]
@@ -116,8 +116,8 @@ def test_a_dead_readers_hold_expires_and_is_said(spark, store, caplog):
         reader = StateReader(store, spark=spark, seconds=-100.0)
         fed(flow, 2, (1, "north", 10))
         with caplog.at_level(logging.WARNING, "pyspark_diff"):
-            found = flow.vacuum(dry_run=False, older_than=0)
-        assert found.expired_holds or "had expired" in caplog.text
+            report = flow.vacuum(dry_run=False, older_than=0)
+        assert report.expired_holds or "had expired" in caplog.text
         with pytest.raises(NotReadableError, match="expired"):
             reader["revenue"]
         reader.close()
@@ -162,11 +162,11 @@ def test_a_changed_program_is_refused_in_words(spark, store):
     with opened(store, orders, spark) as flow:
         fed(flow, 1, (1, "north", 10))
         before = flow.history().count()
-    with pytest.raises(ProgramChangedError, match="Nothing has been done") as told:
+    with pytest.raises(ProgramChangedError, match="Nothing has been done") as refused:
         opened(store, changed, spark)
-    message = str(told.value)
+    message = str(refused.value)
     assert "kept collection 'revenue' is rebuilt" in message
-    # It cannot be filled, so that only the remedy that works is named.
+    # The collection cannot be backfilled, so that the message names only the other remedy.
     assert "on_change='rebuild'" in message and "on_change='extend'" not in message
     assert message.endswith("again from the beginning: 'orders'")
     with opened(store, orders, spark) as flow:
@@ -176,19 +176,19 @@ def test_a_changed_program_is_refused_in_words(spark, store):
 def test_a_changed_condition_is_named_with_its_collection(spark, store):
     def program(flow, least=1):
         rows, _ = flow.input("orders", ORDERS)
-        kept = rows.keep("rows")
-        kept.where(F.col("amount") > least).keep("large")
+        collection = rows.keep("rows")
+        collection.where(F.col("amount") > least).keep("large")
 
     with opened(store, program, spark) as flow:
         fed(flow, 1, (1, "north", 10), (2, "south", 5))
-    with pytest.raises(ProgramChangedError) as told:
+    with pytest.raises(ProgramChangedError) as refused:
         opened(store, lambda flow: program(flow, 7), spark)
     for part in (
         "changed: its condition differs; kept collection 'large' is rebuilt",
         "on_change='extend'", "reads at most 2 rows",
     ):
-        assert part in str(told.value)
-    assert "no longer" not in str(told.value)
+        assert part in str(refused.value)
+    assert "no longer" not in str(refused.value)
     with opened(store, lambda flow: program(flow, 7), spark, on_change="extend") as flow:
         fed(flow, 2, (3, "south", 9))
         assert sorted(row.amount for row in flow["large"].at().collect()) == [9, 10]
@@ -225,7 +225,7 @@ def test_what_cannot_be_filled_begins_anew_if_that_is_wanted(spark, store):
 
     with pytest.raises(ProgramChangedError, match="rebuild") as refused:
         opened(store, other, spark, on_change="extend")
-    # The two rows of the state below orders stay.
+    # The two state rows derived from `orders` stay.
     assert "of the same inputs, 4 rows of 6, and these" in str(refused.value), refused.value
     with pytest.warns(StaleWarning, match="begin anew that depend on 'others'"):
         flow = opened(store, other, spark, on_change="rebuild")
@@ -238,22 +238,22 @@ def test_what_cannot_be_filled_begins_anew_if_that_is_wanted(spark, store):
 
 
 def test_consumers_are_given_the_last_step_again_after_a_kill(spark, store):
-    seen = []
+    calls = []
 
     def program(flow):
         orders(flow)
-        flow["revenue"].inspect(lambda row, time, diff: seen.append((row["revenue"], time, diff)))
+        flow["revenue"].inspect(lambda row, time, diff: calls.append((row["revenue"], time, diff)))
 
     flow = opened(store, program, spark)
     fed(flow, 1, (1, "north", 10))
     fed(flow, 2, (2, "north", 1))
-    assert seen == [(10, 0, 1), (10, 1, -1), (11, 1, 1)]
-    with opened(store, program, spark) as again:  # nobody has closed the other
+    assert calls == [(10, 0, 1), (10, 1, -1), (11, 1, 1)]
+    with opened(store, program, spark) as again:  # `flow` is not closed yet
         fed(again, 3, (3, "north", 1))
-        assert seen[3:] == [(10, 1, -1), (11, 1, 1), (11, 2, -1), (12, 2, 1)]
+        assert calls[3:] == [(10, 1, -1), (11, 1, 1), (11, 2, -1), (12, 2, 1)]
     with opened(store, program, spark) as third:
         third.step()
-        assert len(seen) == 7, "all was handed over, and the store was closed"
+        assert len(calls) == 7, "all was handed over, and the store was closed"
     flow.close()
 
 
@@ -280,12 +280,12 @@ def test_what_was_discarded_stays_discarded(spark, store):
 def test_settings_of_the_store_stay(spark, store, caplog):
     with opened(store, orders, spark, buckets=3) as flow:
         fed(flow, 1, (1, "north", 10))
-    for options, told in (
+    for options, message in (
         ({"buckets": 4}, "has 3 buckets"),
         ({"time_type": "date"}, "time_type='bigint'"),
         ({"time": "at"}, "time='time'"),
     ):
-        with pytest.raises(SchemaError, match=told):
+        with pytest.raises(SchemaError, match=message):
             opened(store, orders, spark, **options)
     with opened(store, orders, spark) as flow:
         assert flow._buckets == 3

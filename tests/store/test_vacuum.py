@@ -1,4 +1,4 @@
-"""Vacuum deletes what no retained commit and no live reader needs, and nothing else."""
+"""Vacuum deletes only objects that no retained commit and no live reader needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLOCKS = Thresholds.clock_difference_seconds_max
 
 
 def file_of(epoch, number):
-    """A batch file of an epoch: its name, its bytes, and what a commit says of it."""
+    """A batch file of an epoch: its name, its bytes, and its entry in a commit."""
     data = b"%d rows" % number * (number + 1)
     name = (
         f"data/e{epoch:04d}-orders-{number:012x}.durable/"
@@ -37,7 +37,7 @@ def file_of(epoch, number):
 
 
 def write(commits, numbers, epoch=1):
-    """Batch files with these numbers; what a commit says of them."""
+    """Create batch files with these numbers; return their entries in a commit."""
     files = {}
     for number in numbers:
         name, data, info = file_of(epoch, number)
@@ -48,28 +48,28 @@ def write(commits, numbers, epoch=1):
 
 @pytest.fixture
 def commits(root):  # noqa: F811
-    """Six commits; commit n stands on the files n and n + 1, and on the payload of n - 1."""
-    made = Commits(objects_at(root))
-    made.make(b"")
-    files = write(made, range(7))
+    """Six commits; commit n uses the files n and n + 1, and the payload of commit n - 1."""
+    chain = Commits(objects_at(root))
+    chain.make(b"")
+    files = write(chain, range(7))
     names = list(files)
     for n in range(1, 6):
         uses = [n - 1] if n > 1 else []
-        made.append(
+        chain.append(
             b"%d" % n, [b"rows of %d" % n], {name: files[name] for name in names[n:n + 2]}, uses
         )
-    return made
+    return chain
 
 
 @pytest.fixture
 def local(tmp_path):
-    made = Commits(LocalObjects(tmp_path))
-    made.make(b"")
-    return made
+    chain = Commits(LocalObjects(tmp_path))
+    chain.make(b"")
+    return chain
 
 
 def there(commits):
-    return {found.name for found in commits.objects.names("data")}
+    return {item.name for item in commits.objects.names("data")}
 
 
 def numbered(commits, *numbers, epoch=1):
@@ -78,12 +78,12 @@ def numbered(commits, *numbers, epoch=1):
 
 def test_a_dry_run_says_what_a_run_does(commits):
     objects = commits.objects
-    before = {found.name: found.size for found in objects.names("")}
-    told = vacuum(objects, commits, 2, older_than=-60)
-    assert {found.name: found.size for found in objects.names("")} == before
-    assert told.commits == (0, 1, 2, 3) and set(told.files) == numbered(commits, 0, 1, 2, 3)
-    assert told.bytes == sum(before[name] for name in told.files)
-    assert vacuum(objects, commits, 2, dry_run=False, older_than=-60) == told
+    before = {item.name: item.size for item in objects.names("")}
+    planned = vacuum(objects, commits, 2, older_than=-60)
+    assert {item.name: item.size for item in objects.names("")} == before
+    assert planned.commits == (0, 1, 2, 3) and set(planned.files) == numbered(commits, 0, 1, 2, 3)
+    assert planned.bytes == sum(before[name] for name in planned.files)
+    assert vacuum(objects, commits, 2, dry_run=False, older_than=-60) == planned
     assert there(commits) == numbered(commits, 4, 5, 6)
     reader = Commits(objects_at(objects.root))
     assert reader.numbers() == [4, 5] and reader.latest() == commits.last
@@ -135,12 +135,12 @@ def test_the_last_commit_always_stays(commits, retain):
 
 def test_what_is_held_stays_and_can_be_read(commits):
     objects = commits.objects
-    held = commits.read(2)
+    commit = commits.read(2)
     hold = ReadHold.take(objects, 2, 600)
     done = vacuum(objects, commits, 1, dry_run=False, older_than=-60)
     assert done.commits == (0, 1, 3, 4) and done.expired_holds == ()
     reader = Commits(objects_at(objects.root))
-    assert reader.read(2) == held and verify(objects, held, full=True) == []
+    assert reader.read(2) == commit and verify(objects, commit, full=True) == []
     assert reader.segment_bytes(1, segments_of([b"rows of 1"])[0]) == b"rows of 1"
     hold.renew()
     assert vacuum(objects, commits, 1, dry_run=False, older_than=-60).commits == ()
@@ -163,11 +163,11 @@ def test_a_hold_of_a_dead_reader_expires_and_is_said(commits, caplog, monkeypatc
     assert hold.expired and "expired" in repr(hold)
     with pytest.raises(NotReadableError, match="has expired"):
         hold.renew()
-    told = vacuum(commits.objects, commits, 1)
-    assert told.expired_holds == (hold.name,) and not caplog.records
+    planned = vacuum(commits.objects, commits, 1)
+    assert planned.expired_holds == (hold.name,) and not caplog.records
     with caplog.at_level(logging.WARNING, "pyspark_diff"):
         done = vacuum(commits.objects, commits, 1, dry_run=False)
-    assert done == told and hold.name in caplog.text
+    assert done == planned and hold.name in caplog.text
     assert commits.objects.names("readers") == []
 
 
@@ -210,10 +210,10 @@ def test_a_damaged_hold_counts_for_a_while(local, caplog, content):
 
 
 def test_a_hold_that_is_taken_meanwhile_is_seen(commits, use_thresholds):
-    """Just before the commit is retired: it, and what it uses, is put back."""
+    """Vacuum restores a commit and its payloads if a hold appears just before the retirement."""
     objects = commits.objects
     use_thresholds(tombstones_max=0)
-    held, real = commits.read(3), commits.retire
+    commit, real = commits.read(3), commits.retire
     holds = []
 
     def retire(*args, **kwargs):
@@ -225,7 +225,7 @@ def test_a_hold_that_is_taken_meanwhile_is_seen(commits, use_thresholds):
     done = vacuum(objects, commits, 1, dry_run=False, older_than=-60)
     assert done.commits == (0, 1, 2, 4)
     reader = Commits(objects_at(objects.root))
-    assert reader.read(3) == held and verify(objects, held, full=True) == []
+    assert reader.read(3) == commit and verify(objects, commit, full=True) == []
     assert reader.latest() == commits.last
     holds[0].release()
     assert vacuum(objects, commits, 1, dry_run=False, older_than=-60).commits == (3,)
@@ -324,7 +324,7 @@ def test_no_link_is_followed(local, tmp_path_factory):
     assert sorted(os.listdir(outside)) == sorted([Path(name).name, "x.tmp"])
 
 
-# Whether all is there.
+# Verification.
 
 
 def test_what_is_wrong_with_a_commit_is_found(commits):
@@ -346,7 +346,7 @@ def test_what_is_wrong_with_a_commit_is_found(commits):
 
 def test_what_is_wrong_with_payloads_is_found(commits):
     objects, last = commits.objects, commits.last
-    files = {found.name: objects.read(found.name) for found in objects.names("data")}
+    files = {item.name: objects.read(item.name) for item in objects.names("data")}
     assert files
     for number in (4, 5):
         name = name_of(number)
