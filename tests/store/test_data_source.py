@@ -1,4 +1,4 @@
-"""The data source ``diff`` reads what a reader of the store reads at the same commit."""
+"""The data source ``diff`` returns the rows of a `StateReader` at the same commit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pyspark_diff.trace.roots import objects_at
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
-#: A client sends the frame, and the server plans it, each time that it is evaluated.
+#: A client sends the frame at each evaluation, and the server plans it each time.
 planned_once = pytest.mark.classic_only("a frame of a client is planned anew at each evaluation")
 
 
@@ -123,7 +123,7 @@ def test_a_hold_that_has_expired_is_told(spark, store):
         for time in range(2, 8):
             fed(flow, time, (time, "north", 1))
         for hold in glob.glob(f"{store}/readers/*"):
-            os.unlink(hold)  # as a vacuum does after a while
+            os.unlink(hold)  # as a vacuum does with an expired hold
         flow.vacuum(dry_run=False, older_than=0)
         with pytest.raises(Exception, match="there is no commit 1"):
             frame.collect()
@@ -215,8 +215,8 @@ def test_filters_leave_out_buckets_and_keys(spark, store):
     try:
         frame = read(spark, store, "totals")
         assert frame.rdd.getNumPartitions() == 4
-        one = frame.where("region = 'r7'")
-        assert one.rdd.getNumPartitions() == 1 and one.count() == 1
+        group = frame.where("region = 'r7'")
+        assert group.rdd.getNumPartitions() == 1 and group.count() == 1
         assert frame.where("REGION IN ('r1', 'r2', 'none')").count() == 2
         assert frame.where("region IS NULL").count() == 0
         assert frame.where("region > 'r7'").rdd.getNumPartitions() == 4
@@ -225,8 +225,8 @@ def test_filters_leave_out_buckets_and_keys(spark, store):
     finally:
         spark.conf.unset(PUSHDOWN)
     frame = read(spark, store, "totals")
-    one = frame.where("region = 'r7'")
-    assert one.rdd.getNumPartitions() == 4 and one.count() == 1  # and reads right without
+    group = frame.where("region = 'r7'")
+    assert group.rdd.getNumPartitions() == 4 and group.count() == 1  # and reads right without
 
 
 def test_filters_on_several_columns_of_a_key():
@@ -335,15 +335,15 @@ def test_a_damaged_store_is_refused_and_not_read(spark, store, damage):
 def test_threads_read_at_once(spark, store):
     with opened(store, spark) as flow:
         fed(flow, 1, *[(i, "a", i) for i in range(1, 20)])
-    found = []
+    tables = []
     threads = [
-        threading.Thread(target=lambda: found.append(rows(read(spark, store)))) for _ in range(4)
+        threading.Thread(target=lambda: tables.append(rows(read(spark, store)))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4 and all(one == found[0] and len(one) == 19 for one in found)
+    assert len(tables) == 4 and all(table == tables[0] and len(table) == 19 for table in tables)
 
 
 # How Spark finds it.
@@ -381,10 +381,10 @@ print([name for name in sys.modules if name.startswith("pyspark_diff")])
 """
     folder = os.path.dirname(store)
     call = [sys.executable, "-c", program]
-    # As it is in an environment: one that was installed to be edited is in no folder of Python's.
-    found = os.path.dirname(os.path.dirname(pyspark_diff.__file__))
+    # An editable installation is in no folder of Python, so that its folder is passed.
+    package = os.path.dirname(os.path.dirname(pyspark_diff.__file__))
     ran = subprocess.run(call, cwd=folder, capture_output=True, text=True,
-                         env={**os.environ, "PYTHONPATH": found})
+                         env={**os.environ, "PYTHONPATH": package})
     shown = [(1, "north", 10), (2, "south", 5)]
     assert ran.stdout.splitlines() == [repr(shown), "[]"], ran.stderr
 
@@ -393,14 +393,14 @@ print([name for name in sys.modules if name.startswith("pyspark_diff")])
 
 
 def streamed(spark, folder, store, name="orders", **options):
-    """Start a stream that gathers its rows in a folder; the query."""
+    """The writer of a stream of the store into a folder."""
     frame = spark.readStream.format("diff").options(path=store, name=name, **options).load()
     return frame.writeStream.format("parquet").option("path", f"{folder}/out").option(
         "checkpointLocation", f"{folder}/checkpoint")
 
 
 def ran(writer):
-    """Let a stream run until it has all; then it ends."""
+    """Run a stream until it has read all commits."""
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
 
@@ -410,7 +410,7 @@ def collected(spark, folder):
 
 
 def net(frame):
-    """What changes come to, without their times."""
+    """The sum of the changes of each record, without their times."""
     total = Counter()
     for *record, _, diff in map(tuple, frame.collect()):
         total[tuple(record)] += diff
@@ -515,10 +515,10 @@ def test_a_stream_that_failed_goes_on_where_it_was(spark, store, tmp_path):
             flow.vacuum(dry_run=False, older_than=0)
         run(flow)
         if pyspark.__version__.startswith("4.1."):
-            run(flow)  # the first one ends with the batch that had failed
+            run(flow)  # the first run ends with the failed batch
         assert calls[:3] == [0, 1, 1]
-        found = spark.read.parquet(f"{tmp_path}/out").drop("batch")
-        assert net(found) == dict(rows(flow["orders"].at()))
+        changes = spark.read.parquet(f"{tmp_path}/out").drop("batch")
+        assert net(changes) == dict(rows(flow["orders"].at()))
 
 
 def test_a_commit_that_is_not_retained_any_more_is_told(spark, store, tmp_path):
@@ -558,7 +558,7 @@ def test_bad_options_of_a_stream(spark, store, tmp_path, options, said):
         ran(streamed(spark, tmp_path, store, **options))
 
 
-# The kernel below it.
+# Its kernel.
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -579,13 +579,13 @@ def test_what_stands_is_the_sum_of_what_came(seed, use_thresholds):
             ):
                 if at <= time:
                     wanted[int(key), int(value)] += int(diff)
-        found = [
+        actual = [
             ((int(key), int(value)), int(diff)) for records in snapshot(batches, time)
             for key, value, diff in zip(
                 records.key64, () if records.val64 is None else records.val64, records.diffs())
         ]
-        assert len(dict(found)) == len(found)
-        assert dict(found) == {record: n for record, n in wanted.items() if n}
+        assert len(dict(actual)) == len(actual)
+        assert dict(actual) == {record: n for record, n in wanted.items() if n}
 
 
 def test_sums_that_leave_64_bits_are_told():
@@ -598,12 +598,12 @@ def test_sums_that_leave_64_bits_are_told():
 @pytest.mark.classic_only("sets the environment of workers by Spark's context")
 @pytest.mark.slow
 def test_a_store_in_a_bucket(another, tmp_path, monkeypatch):
-    """Credentials are in the environment of the processes that Spark starts, and nowhere else."""
+    """Credentials are only in the environment of the processes that Spark starts."""
     pytest.importorskip("obstore")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
         monkeypatch.setitem(another.sparkContext.environment, name, value)
-    # So that Spark takes that environment, which a session of its own would have from the start.
+    # Spark reads that environment now; a new session would have it from the start.
     another.dataSource.register(pyspark_diff.DefaultSource)
     store = f"s3://bucket/{uuid.uuid4().hex}"
 

@@ -1,4 +1,4 @@
-"""Objects are whole or not there, and each name is created once, wherever they lie."""
+"""Objects are complete or absent, and each name is created once, in every kind of root."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_a_name_is_created_once(objects):
 
 def test_of_many_at_once_one_creates(objects):
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda i: objects.create("floor/x", [b"%d" % i]), range(8)))
-    assert sum(made) == 1
-    assert objects.read("floor/x") == b"%d" % made.index(True)
+        created = list(threads.map(lambda i: objects.create("floor/x", [b"%d" % i]), range(8)))
+    assert sum(created) == 1
+    assert objects.read("floor/x") == b"%d" % created.index(True)
 
 
 def test_replace_puts_a_new_object_in_the_place_of_the_old(objects):
@@ -53,7 +53,7 @@ def test_replace_puts_a_new_object_in_the_place_of_the_old(objects):
         for data in (b"first", b"other", b"and a longer one"):
             objects.replace("head", data, lasting=lasting)
             assert objects.read("head") == data
-    assert [found.name for found in objects.names("")] == ["head"]
+    assert [item.name for item in objects.names("")] == ["head"]
 
 
 def test_what_is_not_there_is_a_file_not_found(objects):
@@ -73,13 +73,13 @@ def test_a_listing_has_what_is_below_a_folder(objects):
     objects.create("data/one/file", [b"123"])
     objects.create("data/two/file", [b""])
     objects.create("data2/file", [b""])
-    found = {item.name: item for item in objects.names("data")}
-    assert {name: item.size for name, item in found.items()} == {
+    items = {item.name: item for item in objects.names("data")}
+    assert {name: item.size for name, item in items.items()} == {
         "data/one/file": 3, "data/two/file": 0,
     }
-    assert all(abs(item.modified - before) < 10 for item in found.values())
+    assert all(abs(item.modified - before) < 10 for item in items.values())
     assert len(objects.names("")) == 3
-    objects.delete(found)
+    objects.delete(items)
     assert objects.names("data") == []
 
 
@@ -109,7 +109,7 @@ def test_a_probe_leaves_nothing(objects):
 
 
 class Overwriting(LocalObjects):
-    """As some mounted object stores are: a create that writes over what is there."""
+    """A create that overwrites an existing object, as in some mounted object stores."""
 
     def create(self, name, parts):
         self.replace(name, b"".join(parts))
@@ -117,16 +117,16 @@ class Overwriting(LocalObjects):
 
 
 class Lying(LocalObjects):
-    """A create that refuses, and writes all the same."""
+    """A create that refuses a taken name and still overwrites the object."""
 
     def create(self, name, parts):
-        there = any(found.name == name for found in self.names(""))
+        there = any(item.name == name for item in self.names(""))
         self.replace(name, b"".join(parts))
         return not there
 
 
 def test_a_probe_that_meets_its_own_request_again_passes(local):
-    """The answer to the first was lost, and the client has sent it again."""
+    """The client lost the first answer and sent the request again."""
     real = local.create
     local.create = lambda name, parts: real(name, parts) and parts[0] != b"first"
     local.probe()
@@ -240,7 +240,7 @@ def test_a_file_system_without_renames_is_refused_when_a_store_is_opened(local, 
         with pytest.raises(StorageError, match="without renames"):
             local.replace("commits/a", b"y")
     assert refused and local.read("commits/a") == b"x"
-    assert [found.name for found in local.names("")] == ["commits/a"] and not local.leftovers()
+    assert [item.name for item in local.names("")] == ["commits/a"] and not local.leftovers()
 
 
 @pytest.mark.parametrize("code", volumes.CODES.values(), ids=volumes.CODES)
@@ -252,7 +252,7 @@ def test_a_hint_is_replaced_if_a_file_takes_no_random_writes(local, code):
 
 
 def test_a_scratch_file_that_cannot_be_removed_is_no_failure(local, monkeypatch):
-    """A vacuum was quicker, or the disk fails: the object has its name."""
+    """The object already has its name if a vacuum was quicker or the disk fails."""
     def failing(*_, **__):
         raise OSError(errno.EIO, "no")
 
@@ -280,7 +280,7 @@ def test_no_link_below_the_root_is_followed(local, tmp_path):
     ):
         with pytest.raises(StorageError, match="symbolic link"):
             write()
-    assert [found.name for found in local.names("commits")] == ["commits/a"]
+    assert [item.name for item in local.names("commits")] == ["commits/a"]
     with pytest.raises(StorageError):
         local.names("data")
     local.replace("commits/b", b"mine")
@@ -317,8 +317,8 @@ def test_leftovers_are_found_and_not_listed(local):
     for name in ("commits/b.0011.tmp", "data/c.tmp", "probe-12", "head.01.tmp", "notes.tmp"):
         with open(f"{local.root}/{name}", "w"):
             pass
-    assert [found.name for found in local.names("commits")] == ["commits/a"]
-    assert sorted(found.name for found in local.leftovers()) == [
+    assert [item.name for item in local.names("commits")] == ["commits/a"]
+    assert sorted(item.name for item in local.leftovers()) == [
         "commits/b.0011.tmp", "data/c.tmp", "head.01.tmp", "probe-12",
     ]
     assert local.foreign() == ["notes.tmp"]
@@ -343,7 +343,7 @@ def test_descriptors_stay_few_and_are_closed(tmp_path):
             try:
                 links.append(os.readlink(f"/proc/self/fd/{number}"))
             except FileNotFoundError:
-                pass  # that of the listing
+                pass  # the descriptor of the listing itself
         return sum(link.startswith(str(tmp_path)) for link in links)
 
     for i in range(20):

@@ -1,4 +1,4 @@
-"""State on disk: removed whatever happens, and never half-written."""
+"""State on disk: removed after every end, and never half-written."""
 
 import errno
 import fcntl
@@ -35,7 +35,7 @@ print(storage.root, flush=True)
 
 
 def held_by_a_process(folder, end="time.sleep(600)"):
-    """A process with a directory of its own, and that directory; it ends as it is told."""
+    """A process with a directory of its own, and that directory; `end` is its last statement."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD.format(end=end), str(folder)],
@@ -44,13 +44,13 @@ def held_by_a_process(folder, end="time.sleep(600)"):
     return process, process.stdout.readline().strip()
 
 
-#: Of memory for large batches: none.
+#: No memory for large batches.
 NO_SHARE = 1 << 60
 
 
 @pytest.fixture(autouse=True)
 def files_for_thousands(use_thresholds):
-    """What is tested here is files, and not what stays in memory."""
+    """Store batches of a few thousand rows in files, not in memory."""
     use_thresholds(in_memory_rows_max=4096, large_memory_divisor=NO_SHARE)
 
 
@@ -132,7 +132,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
 
 
 def orphan(folder):
-    """What a killed process left in a folder."""
+    """The directory that a killed process left in a folder."""
     process, root = held_by_a_process(folder)
     process.kill()
     process.wait(60)
@@ -175,7 +175,7 @@ def test_links_are_not_followed(tmp_path):
     here.mkdir()
     there.mkdir()
     root, elsewhere = orphan(here), orphan(there)
-    # A link to an orphan, a directory whose lock is a link to one, and links within one.
+    # A link to an orphan, a directory whose lock links to another lock, and links in an orphan.
     (here / elsewhere.name).symlink_to(elsewhere)
     linked = foreign(here, "", "pyspark_diff-linked")
     (linked / "lock").unlink()
@@ -216,10 +216,10 @@ def test_a_removal_that_was_cut_short_is_completed(tmp_path, monkeypatch):
 )
 def test_a_root_of_another_file_system_is_refused(spark, tmp_path, monkeypatch, root):
     monkeypatch.chdir(tmp_path)
-    # A path has but one slash, and is still refused; that of a file's URI is a path as any other.
-    for given in (root, root if root.startswith("file") else Path(root)):
+    # `Path` merges the slashes, and the root is still refused; a file URI is valid as a path.
+    for location in (root, root if root.startswith("file") else Path(root)):
         with pytest.raises(StorageError, match="on a cluster one that the driver and all"):
-            Dataflow(spark, root=given)
+            Dataflow(spark, root=location)
     with pytest.raises(StorageError, match=re.escape(repr(root))):
         Storage(root)
     assert not list(tmp_path.iterdir())
@@ -292,8 +292,8 @@ def test_a_root_without_maps_and_locks_gives_the_same(spark, tmp_path, monkeypat
             for time in (start, start + 1):
                 insert_at(flow.session("words"), time, range(time + 3))
                 flow.step()
-            found = {tuple(row) for row in flow["counts"].at(start + 1).collect()}
-            assert found == {
+            counts = {tuple(row) for row in flow["counts"].at(start + 1).collect()}
+            assert counts == {
                 (f"w{i}", sum(i < time + 3 for time in range(start + 2))) for i in range(start + 4)
             }
     path = str(tmp_path / "one.arrow")
@@ -309,7 +309,7 @@ def test_a_root_without_maps_and_locks_gives_the_same(spark, tmp_path, monkeypat
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.ENOTSUP, errno.ESPIPE])
 def test_a_root_without_renames_and_links_gives_the_same(spark, tmp_path, monkeypatch, code):
-    """As the volumes of Databricks, and other mounts of object stores."""
+    """Volumes of Databricks and other mounts of object stores raise these errors."""
     refused = []
 
     def refuse(path, *_, **__):
@@ -373,8 +373,8 @@ def test_a_full_disk_stops_a_step_and_nothing_else(spark, small_disk, runner, fa
             with pytest.raises(StorageError, match="bytes are free in .*Make room") as caught:
                 flow.step()
             assert str(small_disk) in str(caught.value)
-            found = [str(path) for path in small_disk.rglob("*") if path.is_file()]
-            assert sorted(path for path in found if not path.endswith("lock")) == before
+            paths = [str(path) for path in small_disk.rglob("*") if path.is_file()]
+            assert sorted(path for path in paths if not path.endswith("lock")) == before
             assert counts.at().count() == 1_000
         subprocess.run(["mount", "-o", "remount,size=256m", str(small_disk)], check=True)
         flow.step()
@@ -387,13 +387,13 @@ def test_a_full_disk_stops_a_step_and_nothing_else(spark, small_disk, runner, fa
 def test_few_rows_of_many_bytes_are_not_held_in_memory(spark, buckets):
     with Dataflow(spark, runner="local", buckets=buckets) as flow:
         words, words_in = flow.input("words", "word string")
-        kept = words.keep()
+        output = words.keep()
         words_in.insert([(f"{k} " + 100_000 * "x",) for k in range(100)])
         flow.advance_to(1)
         root = flow._storage.root
         assert not any(path.startswith(root) for path in held_batches._batches)
         assert len(list(Path(root).rglob("*.arrow"))) == buckets
-        assert kept.at().count() == 100
+        assert output.at().count() == 100
 
 
 @pytest.mark.parametrize("buckets", [1, 2])
@@ -421,7 +421,7 @@ def test_what_is_held_is_not_what_a_user_may_change(spark, use_thresholds):
     use_thresholds(large_memory_divisor=4)
     with Dataflow(spark, runner="local", buckets=1) as flow:
         pairs, session = flow.input("pairs", "a long, b long, c double")
-        kept = pairs.keep()
+        output = pairs.keep()
         a, b, c = np.arange(9_000), np.arange(9_000), np.arange(9_000.0)
         session.insert(pa.table({"a": pa.array(a), "b": pa.array(b), "c": pa.array(c)}))
         frame = pd.DataFrame({"a": 9_000 + a, "b": b, "c": c})
@@ -432,10 +432,10 @@ def test_what_is_held_is_not_what_a_user_may_change(spark, use_thresholds):
         for array in a, b, c:
             array[:] = -1
         assert any(path.startswith(flow._storage.root) for path in held_batches._large)
-        assert kept.at().where("a < 0 or b < 0 or c < 0").count() == 0
+        assert output.at().where("a < 0 or b < 0 or c < 0").count() == 0
         session.remove([(1, 1, 1.0)])
         flow.advance_to(2)
-        assert kept.at().count() == 17_999
+        assert output.at().count() == 17_999
 
 
 def test_a_full_disk_is_told_when_memory_is_written_out(tmp_path, monkeypatch):
@@ -465,7 +465,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, place, error):
     path = tmp_path / "b" / "00000.arrow"
 
     def fail(*_):
-        # Half of it is written by now, under a name that nobody reads.
+        # The file is half written now, under a temporary name.
         assert [file.suffix for file in path.parent.iterdir()] == [".tmp"]
         raise error
 
@@ -501,7 +501,7 @@ def test_a_failed_step_leaves_nothing(spark, tmp_path, runner):
         flow.step()
         before = sorted(map(str, files_below(tmp_path)))
         assert before
-        # All buckets but one are done, and have written what they wanted, when that one fails.
+        # All other buckets have written their files when one bucket fails.
         session.insert(pa.table({"n": range(20_000)}))
         session.update([(7, 1, 2**63 - 2)])
         session.advance_to(2)
@@ -552,7 +552,7 @@ def test_merged_files_go(spark, tmp_path):
 
 @pytest.mark.parametrize("rows", [1_000, thresholds.current.driver_table_rows_max])
 def test_frames_stay_readable_until_close(spark, tmp_path, use_thresholds, rows):
-    """Whether they were made at once, or read the files when they are evaluated."""
+    """For frames built at once and frames that read the files when evaluated."""
     use_thresholds(driver_table_rows_max=rows)
     with Dataflow(spark, root=str(tmp_path), buckets=2) as flow:
         counts, session = fill(flow)
@@ -580,8 +580,8 @@ def test_reading_at_every_step_keeps_no_files(spark, tmp_path):
             session.flush()
             flow.step()
             assert counts.at().first()["count"] == step + 1
-            found = {str(path) for path in files_below(tmp_path)}
-            assert found and found <= flow._state.paths()
+            paths = {str(path) for path in files_below(tmp_path)}
+            assert paths and paths <= flow._state.paths()
 
 
 def test_held_batches_are_written_when_others_need_them(spark, tmp_path):
@@ -621,7 +621,7 @@ def test_an_orphan_is_old_news_to_a_running_dataflow(spark, tmp_path):
 
 def mapped_without_name(folder):
     """Bytes of deleted files below a folder that any process of this machine still maps."""
-    found = 0
+    total = 0
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             lines = maps.read_text(errors="replace").splitlines()
@@ -630,8 +630,8 @@ def mapped_without_name(folder):
         for line in lines:
             if str(folder) in line and line.endswith("(deleted)"):
                 low, high = line.split()[0].split("-")
-                found += int(high, 16) - int(low, 16)
-    return found
+                total += int(high, 16) - int(low, 16)
+    return total
 
 
 @pytest.mark.parametrize("runner", ["spark", "auto"])
@@ -642,7 +642,7 @@ def test_no_process_holds_what_was_removed(spark, tmp_path, use_thresholds, runn
         counts = words.count().keep()
         removed = set()
         for step in range(5):
-            # As many words at any time: each is replaced by the next.
+            # The number of words is constant: each step replaces all words.
             came = [f"w{i}" for i in range(step * 6_000, step * 6_000 + 6_000)]
             went = [f"w{i}" for i in range(step * 6_000 - 6_000, step * 6_000)] if step else []
             session.insert(pa.table({"word": came}))
@@ -655,7 +655,7 @@ def test_no_process_holds_what_was_removed(spark, tmp_path, use_thresholds, runn
             assert counts.at().count() == 6_000
             assert mapped_without_name(tmp_path) == 0
         assert removed
-        # A frame that reads the files when it is evaluated, in tasks.
+        # This frame reads the files in tasks when Spark evaluates it.
         use_thresholds(driver_table_rows_max=1_000)
         assert counts.at().count() == 6_000
     assert mapped_without_name(tmp_path) == 0
