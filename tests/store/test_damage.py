@@ -1,4 +1,4 @@
-"""Small forms of ci/damage, and what it has taught."""
+"""Small forms of ci/damage, and tests of the errors that it has revealed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.roots import objects_at
 
-#: What other processes do that share the JVM.
-beside = pytest.mark.classic_only("other processes share the JVM of Spark's context")
+#: The mark of tests with several processes that share the JVM.
+multiprocess = pytest.mark.classic_only("other processes share the JVM of Spark's context")
 
 
 @pytest.fixture(autouse=True)
 def silent():
-    """Damage is told to the log; here it is wanted."""
+    """Silence the log, which reports damage; these tests damage stores on purpose."""
     logger = logging.getLogger("pyspark_diff")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -35,16 +35,16 @@ def silent():
 
 @pytest.fixture
 def merged():
-    """Batches of a few rows are merged at once, so that only the last state is told of."""
+    """Merge batches of a few rows at once, so that a commit refers only to the last state."""
     with thresholds.using(spine_merge_rows_min=0):
         yield
 
 
 def test_what_is_damaged_is_found_or_makes_no_difference(spark, tmp_path):
     wrong = []
-    found = sweep(spark, str(tmp_path), 15, told=wrong.append)
-    assert not wrong and sum(found.values()) == 15
-    assert found["detected"] > 4 and found["harmless"] > 1
+    outcomes = sweep(spark, str(tmp_path), 15, told=wrong.append)
+    assert not wrong and sum(outcomes.values()) == 15
+    assert outcomes["detected"] > 4 and outcomes["harmless"] > 1
 
 
 def test_blocks_of_random_programs_are_parts_of_a_run(monkeypatch):
@@ -82,7 +82,7 @@ def step(flow, time, word="a"):
 
 @pytest.mark.usefixtures("merged")
 def test_a_commit_of_another_store_is_not_read_by_its_number(spark, tmp_path):
-    """Small batches travel in a commit, so nothing else of the store would have been asked."""
+    """The commit stores small batches, so that no other file of the store needs a read."""
     for name in "ours", "theirs":
         with Dataflow.open(str(tmp_path / name), counting, spark=spark, runner="local") as flow:
             for time in 1, 2, 3, 4:
@@ -112,7 +112,7 @@ def test_a_hint_tells_of_its_own_store_alone(spark, tmp_path):
 
 
 def test_a_floor_above_all_commits_is_told_by_whoever_reads_one(spark, tmp_path):
-    """No commit can be read below it, which is not as if all had been let go."""
+    """No commit below the floor is readable, but the floor is damage and not a retirement."""
     with Dataflow.open(str(tmp_path), counting, spark=spark, runner="local") as flow:
         for time in 1, 2:
             step(flow, time)
@@ -123,7 +123,7 @@ def test_a_floor_above_all_commits_is_told_by_whoever_reads_one(spark, tmp_path)
 
 
 def test_commits_go_also_if_their_turn_comes_when_nobody_steps(spark, tmp_path):
-    """Every other commit is that of an application that opens the store."""
+    """Every second commit is the opening of the store by an application."""
     numbers = []
     for time in range(1, 12):
         with Dataflow.open(
@@ -164,17 +164,17 @@ def test_threads_that_write_one_store(spark, tmp_path):
     assert threads(spark, str(tmp_path), 2, 4)["steps"] == 8
 
 
-@beside
+@multiprocess
 @pytest.mark.parametrize("phase", [
     "files written",
     *(pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase != "files written"),
 ])
 def test_a_writer_that_was_paused_in_a_step_has_lost_the_store(spark, tmp_path, phase):
-    """What it needs may have been removed; it is told the reason all the same."""
+    """The writer gets the same error even if its files have been removed."""
     paused(spark, str(tmp_path), phase)
 
 
-@beside
+@multiprocess
 @pytest.mark.parametrize(("count", "steps"), [
     (2, 5), pytest.param(4, 25, marks=pytest.mark.slow)
 ])
@@ -187,15 +187,15 @@ def test_processes_that_write_one_store(spark, tmp_path, count, steps):
     pytest.param(10_000, 1, marks=pytest.mark.slow),
 ])
 def test_a_long_run_is_what_a_model_says(spark, tmp_path, actions, seed):
-    found = long_run.run(spark, str(tmp_path), actions, seed)
-    assert sum(found[name] for name in long_run.ACTIONS) == actions
-    assert found["known"] > max(actions, 10 * found["not known yet"])
+    totals = long_run.run(spark, str(tmp_path), actions, seed)
+    assert sum(totals[name] for name in long_run.ACTIONS) == actions
+    assert totals["known"] > max(actions, 10 * totals["not known yet"])
 
 
 @pytest.mark.slow
 def test_random_programs_in_three_forms(spark, tmp_path):
-    found = random_forms.run(spark, str(tmp_path), 100)
-    assert [found[form] for form in random_forms.FORMS] == [100] * 3
+    totals = random_forms.run(spark, str(tmp_path), 100)
+    assert [totals[form] for form in random_forms.FORMS] == [100] * 3
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))

@@ -1,6 +1,6 @@
-"""A few of the ends and faults of ci/durability, and what they have taught.
+"""A few of the ends and faults of ci/durability, and tests of the errors that they revealed.
 
-    whatever ends an application, its store has each step that was done, and can be gone on with
+    after any end of an application, its store has each completed step and can be opened again
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.storage import StoreFiles
 
 
-#: A store in a volume is one of the client of a workspace.
+#: A store in a volume needs the client of a workspace.
 NEEDS_SDK = pytest.mark.skipif(
     importlib.util.find_spec("databricks") is None, reason="databricks-sdk is not installed")
 
 
 def run(spark, folder, gate, **options):
-    """The tallies of a gate; the runs that went wrong."""
+    """The messages of the failed runs of a gate."""
     with small_batches():
         tallies = list(GATES[gate](spark, Path(folder), Options(**options)))
     assert sum(tally.runs for tally in tallies) > 1
-    return [told for tally in tallies for told in tally.wrong]
+    return [message for tally in tallies for message in tally.wrong]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_gate(spark, tmp_path, gate, options):
 @pytest.mark.parametrize(
     ("stage", "steps", "number", "code", "after"),
     [
-        # A file is linked to its name, and that it is told by another name cannot be undone.
+        # The file already has its final name, so that the failed operation cannot be undone.
         ("step", 2, 6, errno.EIO, False),
         ("step", 4, 3, errno.ENOSPC, False),
         ("step", 4, 14, errno.EIO, True),
@@ -99,9 +99,9 @@ def test_the_parts_of_a_gate_are_the_whole(tmp_path, monkeypatch):
 
 
 def test_each_operation_is_met(spark, tmp_path):
-    """A run without a fault has operations of all kinds, files of batches among them."""
+    """A run without a fault has operations of all kinds, also on batch files."""
     met = []
-    with small_batches(), operations(str(tmp_path), lambda *told: met.append(told)):
+    with small_batches(), operations(str(tmp_path), lambda *call: met.append(call)):
         Scenario(spark, str(tmp_path / "store"), 0).run()
     done = {what for what, _, after in met if after}
     assert done >= {"open", "write", "writev", "fsync", "link", "replace", "unlink", "mkdir"}
@@ -141,21 +141,21 @@ def test_an_object_is_created_whatever_comes_of_clearing_up(tmp_path):
     with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, only=("unlink",))):
         assert objects.create("commits/first", [b"first"])
     assert objects.read("commits/first") == b"first"
-    # Of a link that was made, and only the answer was lost, the same is said.
+    # A link whose answer was lost also counts as created.
     with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, after=True, only=("link",))):
         assert objects.create("commits/second", [b"second"])
     with operations(str(tmp_path), At(crashes.fails(errno.EIO), 1, only=("link",))):
         with pytest.raises(StorageError):
             objects.create("commits/third", [b"third"])
-    assert sorted(found.name for found in objects.names("commits")) == [
+    assert sorted(item.name for item in objects.names("commits")) == [
         "commits/first", "commits/second"
     ]
-    assert [found.name[:14] for found in objects.leftovers()] == ["commits/first."]
+    assert [item.name[:14] for item in objects.leftovers()] == ["commits/first."]
 
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_the_first_file_of_a_store_lasts(tmp_path, lasting):
-    """The folder of all files is new then, too."""
+    """The folder of all files is new as well."""
     base = tmp_path / "base"
     base.mkdir()
     synced = Synced(str(base), str(tmp_path / "beside"))
@@ -171,9 +171,9 @@ def test_the_first_file_of_a_store_lasts(tmp_path, lasting):
             files.make_lasting([files.name(path)])
     synced.lost(str(tmp_path / "all"), "all")
     synced.close()
-    found = tmp_path / "all" / "store" / os.path.relpath(path, objects.root)
-    assert found.exists() == lasting
-    assert not lasting or found.read_bytes() == Path(path).read_bytes()
+    restored = tmp_path / "all" / "store" / os.path.relpath(path, objects.root)
+    assert restored.exists() == lasting
+    assert not lasting or restored.read_bytes() == Path(path).read_bytes()
 
 
 def test_a_sync_that_fails_is_told_as_an_error_of_files(tmp_path):

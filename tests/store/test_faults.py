@@ -1,6 +1,6 @@
-"""A few of the faults of ci/faults, and what they have taught.
+"""A few of the faults of ci/faults, and tests of the errors that they revealed.
 
-    a step that meets a fault is right, or it changes nothing and is right when it is run again
+    a step with a fault is right, or it changes nothing and its repetition is right
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyspark_diff.spark.jobs import run_job
 )
 def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
     if connect_server.WANTED:
-        number = 1  # a step comes to a place as often as it has tasks, and as frames has others
+        number = 1  # over Connect a step passes through a place less often
     kind = next(kind for kind in KINDS if kind.name == name)
     # This session does not try a task again.
     kind = replace(kind, right=False, fails=True, error=kind.error if kind.fails else Exception)
@@ -45,7 +45,7 @@ def test_a_step_meets_a_fault(spark, tmp_path, name, place, number):
 
 
 def merged(path):
-    """What a task gives that merges one file."""
+    """The result of a task that merges one file."""
     do = tasks.merge_buckets([(Merge({0: [str(path)]}, str(path.parent), None, 1000), 0)])
     return list(tasks.with_errors(do)(0))
 
@@ -61,9 +61,9 @@ def test_an_error_of_a_file_that_may_pass_is_for_spark_to_try_again(tmp_path, mo
         refuse(code)
         with pytest.raises(RuntimeError) as caught:
             merged(tmp_path / "00000.arrow")
-        found = from_text(str(caught.value))
-        assert isinstance(found, StorageError) and os.strerror(code) in str(found)
-    # What does not pass is told at once.
+        restored = from_text(str(caught.value))
+        assert isinstance(restored, StorageError) and os.strerror(code) in str(restored)
+    # The task reports a permanent error at once.
     for code in errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES:
         refuse(code)
         ((_, result, _, error),) = merged(tmp_path / "00000.arrow")
@@ -71,10 +71,10 @@ def test_an_error_of_a_file_that_may_pass_is_for_spark_to_try_again(tmp_path, mo
 
 
 def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tmp_path):
-    """It comes as a text of Spark's."""
+    """Spark passes the error on as text."""
     with Dataflow(spark, runner="spark", buckets=1, root=str(tmp_path)) as flow:
         path = tmp_path / "00000.arrow"
-        path.mkdir()  # what is there is no file, which may pass
+        path.mkdir()  # the error of a directory counts as temporary
         with pytest.raises(StorageError, match=str(path)):
             SparkRunner(spark, flow.time_type).merge([
                 Merge({0: [str(path)]}, str(tmp_path / "merged"), None, 1000)
@@ -83,7 +83,7 @@ def test_an_error_of_a_file_in_a_job_that_merges_is_one_of_the_library(spark, tm
 
 
 def hold(folder):
-    """A function of a task that lets know that it runs, and goes on for long."""
+    """A function of a task that creates a file at its start and then sleeps for a minute."""
 
     def run(batches):
         Path(folder, "runs").touch()
@@ -95,7 +95,7 @@ def hold(folder):
 
 @pytest.mark.parametrize("handler", [None, signal.default_int_handler])
 def test_an_interrupt_ends_a_job_and_no_other(spark, tmp_path, handler):
-    """Also where somebody has taken PySpark's handler away, which would cancel all jobs."""
+    """It also holds without PySpark's handler, which would cancel all jobs."""
 
     def interrupt():
         while not (tmp_path / "runs").exists():
