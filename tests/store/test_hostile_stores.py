@@ -1,7 +1,7 @@
-"""Stores that were made to do harm, whole by all their digests.
+"""Hostile stores with valid digests.
 
-    whatever a commit says, nothing outside of the root is read, written or deleted,
-    nothing in it is run, and who opens it is told by an error of the library
+    for any commit: no file outside of the root is read, written or deleted,
+    no stored code runs, and the opening raises an error of the library
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace.commits import Commits, FileInfo
 from pyspark_diff.trace.roots import objects_at
 
-#: The files in which data becomes code, or a comment says so. A class goes to the tasks of Spark as
-#: functions do. The package imports its own modules late, and a command line names a program. The
-#: rest are Graphviz's `dot`, the compiler of kernels, and the functions of a session.
+#: The allowed uses of the suspect words, also in comments. Spark sends classes and functions to its
+#: tasks. The package imports its own modules late, and a command line names a program. Graphviz's
+#: `dot`, the compiler of kernels and the functions of a session are the rest.
 ALLOWED = {
     ("__init__.py", "import_module"): 2,
     ("__main__.py", "import_module"): 1,
@@ -48,12 +48,12 @@ SUSPECT = re.compile(
 
 def test_nothing_is_unpickled_or_evaluated():
     root = Path(pyspark_diff.__file__).parent
-    found: dict[tuple[str, str], int] = {}
+    places: dict[tuple[str, str], int] = {}
     for path in root.rglob("*.py"):
         for word in SUSPECT.findall(path.read_text()):
             place = str(path.relative_to(root)), word
-            found[place] = found.get(place, 0) + 1
-    assert found == ALLOWED
+            places[place] = places.get(place, 0) + 1
+    assert places == ALLOWED
 
 
 def program(flow):
@@ -69,7 +69,7 @@ def open_store(spark, root):
 
 @pytest.fixture(scope="module")
 def whole(spark, tmp_path_factory):
-    """A store with a file, small batches, and a table that waits."""
+    """A store with a file, small batches, and a table whose rows wait for their time."""
     root = tmp_path_factory.mktemp("whole") / "store"
     with thresholds.using(in_memory_rows_max=3), open_store(spark, root) as flow:
         flow.session("words").insert([(f"w{n}", n) for n in range(9)])
@@ -91,18 +91,18 @@ def store(whole, tmp_path):
 
 
 def forge(store, change, files=None):
-    """Append a commit whose state is what `change` makes of that of the last one."""
+    """Append a commit whose state is `change` of the last plan and body."""
     commits = Commits(objects_at(str(store)))
     last = commits.open_for_writing()
     plan, body = last.state.split(b"\n")
-    found = change(json.loads(plan), json.loads(body))
-    text = found if isinstance(found, bytes) else b"\n".join(
-        json.dumps(part).encode() for part in found)
+    state = change(json.loads(plan), json.loads(body))
+    text = state if isinstance(state, bytes) else b"\n".join(
+        json.dumps(part).encode() for part in state)
     commits.append(text, [], {**last.files, **(files or {})}, last.uses)
 
 
 def at(path, value):
-    """A change of one place in the body; a last part None is the first that is there."""
+    """Set one place in the body; None in the path means the first key or index."""
 
     def change(plan, body):
         there = body
@@ -121,7 +121,7 @@ FOREIGN = {"type": "struct", "fields": [{
     "name": "x", "nullable": True, "metadata": {},
     "type": {"type": "udt", "class": "a", "pyClass": "os.system", "sqlType": "long"},
 }]}
-#: Values that are put in many places.
+#: Unexpected values for many places.
 ODD = [
     None, -1, 2**63, 10**400, 1e308, "", "../../etc/passwd", "/etc/passwd", [], {}, [[]], "a\0b",
     "x" * 100_000, True, float("inf"),
@@ -155,7 +155,7 @@ WHOLE = {
 
 
 def use(spark, store):
-    """Do all that can be done to a store; errors of the library are the answer."""
+    """Read and change a store in all ways; ignore errors of the library."""
     with suppress(DiffError), StateReader(str(store), spark=spark) as reader:
         for name in reader:
             with suppress(DiffError):
@@ -187,8 +187,8 @@ def test_a_hostile_commit_ends_in_an_error_of_ours(spark, store, name):
     forge(store, WHOLE[name])
     with pytest.raises(DiffError):
         with StateReader(str(store), spark=spark) as reader:
-            for kept in reader:
-                rows_of(reader[kept])
+            for output in reader:
+                rows_of(reader[output])
         open_store(spark, store).close()
     use(spark, store)
     assert outside(store) == before

@@ -1,4 +1,4 @@
-"""The inbox of a store: each batch of a stream is there once, and a dataflow takes it in once."""
+"""The inbox of a store has each batch of a stream once, and a dataflow inserts it once."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def batch(root, query, number, *values, name="numbers", attempt="0" * 12):  # no
 
 
 def values(batches):
-    return [n for one in batches for rows in one.batches() for n in rows["n"].to_pylist()]
+    return [n for item in batches for rows in item.batches() for n in rows["n"].to_pylist()]
 
 
 def test_a_batch_is_there_once(root):  # noqa: F811
     assert inbox_batches(root, "numbers") == []
     assert batch(root, "q", 0, 1, 2)
-    assert not batch(root, "q", 0, 7, attempt="1" * 12)  # the first attempt has won
+    assert not batch(root, "q", 0, 7, attempt="1" * 12)  # the first attempt wins
     assert batch(root, "q", 1, 3) and batch(root, "p", 0, 4)
     assert batch(root, "q", 0, 9, name="others")
-    found = inbox_batches(root, "numbers")
-    assert [(one.query, one.number) for one in found] == [("p", 0), ("q", 0), ("q", 1)]
-    assert values(found) == [4, 1, 2, 3]
-    offset = offset_after(found[:2])
+    batches = inbox_batches(root, "numbers")
+    assert [(item.query, item.number) for item in batches] == [("p", 0), ("q", 0), ("q", 1)]
+    assert values(batches) == [4, 1, 2, 3]
+    offset = offset_after(batches[:2])
     assert offset == {"p": 0, "q": 0}
     assert values(inbox_batches(root, "numbers", offset)) == [3]
     assert remove_batches(root, "numbers", offset) == 2
     assert values(inbox_batches(root, "numbers")) == [3]
     assert values(inbox_batches(root, "others")) == [9]
-    assert batch(root, "q", 0, 1, 2)  # given again, it is behind the offset
+    assert batch(root, "q", 0, 1, 2)  # a second delivery is below the offset
     assert values(inbox_batches(root, "numbers", offset)) == [3]
 
 
@@ -59,9 +59,9 @@ def test_a_batch_is_there_once(root):  # noqa: F811
 def test_any_name(name, tmp_path):
     assert batch(tmp_path, name[:20], 0, 1, name=name)
     assert batch(tmp_path, "other", 0, 2, name=name)
-    found = inbox_batches(tmp_path, name)
-    assert sorted(values(found)) == [1, 2]
-    assert inbox_batches(tmp_path, name, offset_after(found)) == []
+    batches = inbox_batches(tmp_path, name)
+    assert sorted(values(batches)) == [1, 2]
+    assert inbox_batches(tmp_path, name, offset_after(batches)) == []
     assert os.listdir(tmp_path) == ["inbox"]
     with pytest.raises(ValueError, match="too long"):
         batch(tmp_path, "é" * 100, 0, 1)
@@ -101,7 +101,7 @@ def test_what_is_damaged_is_refused(tmp_path):
 
 
 def streamed(spark, folder, store, name="numbers", schema="n long", **options):
-    """Write all that is new in a folder into an inbox."""
+    """Write the new rows of a folder to an inbox."""
     query = (
         spark.readStream.schema(schema).parquet(f"{folder}/in").writeStream.format("diff")
         .options(path=store, name=name, **options)
@@ -132,7 +132,7 @@ def test_a_stream_is_taken_in_once(spark, tmp_path):
     assert there() == [1, 2] == there()
     spark.createDataFrame([(2,), (3,)], "n long").write.mode("append").parquet(f"{tmp_path}/in")
     streamed(spark, tmp_path, store)
-    # Spark ended before it noted that the batch was done, and does it again.
+    # Without the commit entry of the batch Spark writes it again.
     for entry in glob.glob(f"{tmp_path}/checkpoint/commits/1") + glob.glob(
             f"{tmp_path}/checkpoint/commits/.1.crc"):
         os.unlink(entry)
@@ -140,10 +140,10 @@ def test_a_stream_is_taken_in_once(spark, tmp_path):
     streamed(spark, tmp_path, store)
     assert len(glob.glob(f"{store}/inbox/*/*/*/*.arrow")) == before
     assert there() == [1, 2, 2, 3] == there()
-    (one,) = {b.query for b in inbox_batches(store, "numbers")}
-    assert remove_batches(store, "numbers", {one: 1}) == 2
+    (query,) = {b.query for b in inbox_batches(store, "numbers")}
+    assert remove_batches(store, "numbers", {query: 1}) == 2
     assert there() == [1, 2, 2, 3]
-    # Without its checkpoint it is another query, which gives all rows again.
+    # Without its checkpoint the stream is a new query, which writes all rows again.
     shutil.rmtree(f"{tmp_path}/checkpoint")
     streamed(spark, tmp_path, store)
     assert there() == [1, 1, 2, 2, 2, 2, 3, 3]
@@ -163,8 +163,8 @@ def test_updates_and_keys_from_an_inbox(spark, tmp_path):
         put_batch(objects, name, "q", number, struct, [file])
     with Dataflow(spark) as flow:
         changed = flow.source("changed", inbox(store, "x", diff="d")).keep()
-        one = inbox(store, "y", key="k", schema="k string, v long")
-        keyed = flow.source("keyed", one).keep()
+        source = inbox(store, "y", key="k", schema="k string, v long")
+        keyed = flow.source("keyed", source).keep()
         flow.catch_up()
         assert {tuple(row) for row in changed.at().collect()} == {("a", 3), ("b", 2)}
         assert {tuple(row) for row in keyed.at().collect()} == {("a", 3), ("b", 2)}

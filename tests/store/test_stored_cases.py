@@ -1,9 +1,9 @@
-"""Bad inputs and faults, a row of their table after another, over a store that is opened again.
+"""The table of bad inputs and faults, over a store that each step opens again.
 
-    what is refused without a store is refused with one, and commits nothing
-    what is taken is the same after the store was opened again
+    an input that a dataflow without a store refuses is refused with one, and commits nothing
+    an accepted input has the same result after the store was opened again
 
-A row is a test here, or names tests that are elsewhere; `test_every_row_is_proved` reads that.
+A row of the table is a test here, or `ELSEWHERE` names its tests.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ELSEWHERE = {
          "test_objects.py::test_credentials_in_a_url_are_refused_and_not_repeated"],
     45: ["test_damage.py::test_a_long_run_is_what_a_model_says"],
 }
-#: The rows that a store may have to do with.
+#: The rows of the table that a store may affect.
 ROWS = {*range(1, 26), *range(29, 44), *range(45, 48)}
 
 
@@ -96,7 +96,7 @@ class Stored:
         )
 
     def step(self, rows=(), gone=(), to=None):
-        """Insert and remove rows, and go one time further."""
+        """Insert and remove rows, and advance by one time."""
         with self.open() as flow:
             session = flow.session("in")
             if rows:
@@ -107,11 +107,11 @@ class Stored:
 
     def rows(self, name="out", **options):
         with self.open() as flow:
-            found = Counter(map(tuple, flow[name].at(**options).collect()))
+            answer = Counter(map(tuple, flow[name].at(**options).collect()))
         with StateReader(self.root, spark=self.spark) as reader:
             again = Counter(map(tuple, reader[name].at(**options).collect()))
-        assert sorted(map(repr, again.elements())) == sorted(map(repr, found.elements()))
-        return found
+        assert sorted(map(repr, again.elements())) == sorted(map(repr, answer.elements()))
+        return answer
 
     def commits(self):
         return Commits(objects_at(self.root)).latest().number
@@ -126,7 +126,7 @@ def stored(spark, tmp_path):
 
 
 def counts(schema, *columns):
-    """An input whose records are counted, or those of some columns."""
+    """A program that counts the records of an input, or the values of some columns."""
 
     def program(flow):
         frame, _ = flow.input("in", schema)
@@ -241,11 +241,11 @@ def test_row_11_what_cannot_be_read_is_an_error(stored, spark):
     for _ in range(5):
         store.step([(1,)])
     with store.open() as flow, StateReader(store.root, spark=spark) as reader:
-        for kept in flow["out"], reader["out"]:
+        for output in flow["out"], reader["out"]:
             for time in 0, 5:
                 with pytest.raises(NotReadableError, match="compacted|not complete"):
-                    kept.at(time)
-            assert [tuple(row) for row in kept.at(4).collect()] == [(1, 5)]
+                    output.at(time)
+            assert [tuple(row) for row in output.at(4).collect()] == [(1, 5)]
 
 
 @pytest.mark.parametrize("schema", ["x int", "x string", "y long", "x decimal(10,2)"])
@@ -265,7 +265,7 @@ def test_row_14_a_new_column_is_another_program(stored):
     store.program = counts("x long, y long")
     with pytest.raises(ProgramChangedError):
         store.open()
-    # Filled from nothing it would be wrong without a word.
+    # A backfill from no rows would be silently wrong.
     with pytest.raises(ProgramChangedError, match="input 'in' has .*y bigint.* and had .x bigint"):
         store.open(on_change="extend")
     with pytest.warns(StaleWarning, match="begin anew that depend on 'in'"), store.open(
@@ -324,8 +324,8 @@ def test_row_18_instants_of_a_fold_and_another_zone(stored, another, caplog):
         store.step([(fold[0],)])
     assert "America/New_York" in caplog.text and "Asia/Kolkata" in caplog.text
     with store.open() as flow:
-        found = flow["out"].at().select(F.col("t").cast("long"), "count").collect()
-    assert sorted(map(tuple, found)) == [
+        instants = flow["out"].at().select(F.col("t").cast("long"), "count").collect()
+    assert sorted(map(tuple, instants)) == [
         (int(fold[0].timestamp()), 2), (int(fold[1].timestamp()), 1)
     ]
 
@@ -364,8 +364,8 @@ def test_row_22_keys_of_odd_types(stored):
     store.step([row, (None, None), ([], (1, []))])
     store.step([row])
     with store.open() as flow:
-        found = {str(row[0]): row["count"] for row in flow["out"].at().collect()}
-    assert found == {"[1, None]": 2, "None": 1, "[]": 1}
+        actual = {str(row[0]): row["count"] for row in flow["out"].at().collect()}
+    assert actual == {"[1, None]": 2, "None": 1, "[]": 1}
     for kind in "map<string,variant>", "variant":
         with pytest.raises(UnsupportedTypeError):
             stored(counts(f"x {kind}")).open()
@@ -428,7 +428,7 @@ def test_row_25_a_function_that_raises_changes_nothing(stored):
 
 
 def test_row_30_a_store_is_its_path(stored, another, tmp_path):
-    """Nothing is asked of a catalog, and what is somebody else's is not touched."""
+    """The store needs no catalog, and files of others stay."""
     store = stored(counts("x long"))
     store.step([(1,)])
     store.spark = another
@@ -463,11 +463,11 @@ def test_row_37_a_newer_format_names_both(stored):
     footer = list(manifest._FOOTER.unpack(good[-manifest._FOOTER.size:]))
     footer[2] = manifest.FORMAT + 1
     path.write_bytes(good[:-manifest._FOOTER.size] + manifest._FOOTER.pack(*footer))
-    told = f"format {manifest.FORMAT + 1}.* {manifest.FORMAT}\\b"
+    message = f"format {manifest.FORMAT + 1}.* {manifest.FORMAT}\\b"
     for what in store.open, lambda: StateReader(store.root, spark=store.spark):
-        with pytest.raises(FormatError, match=told):
+        with pytest.raises(FormatError, match=message):
             what()
-    # An older commit is never taken for the last.
+    # An older commit never counts as the last one.
     path.write_bytes(good[:100])
     with pytest.raises(DamagedStateError, match=path.name):
         store.open()
