@@ -25,7 +25,7 @@ pytest.importorskip("obstore")
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The copies of a test are its own."""
+    """A folder of copies for each test."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -39,8 +39,8 @@ def name_for(data, number=0):
     )
 
 
-def put(root, data, number=0):  # noqa: F811
-    """The URL of a batch file that is put there."""
+def stored(root, data, number=0):  # noqa: F811
+    """Create a batch file in the store and return its URL."""
     name = name_for(data, number)
     objects_at(root).create(name, [data])
     return f"{root}/{name}"
@@ -53,7 +53,7 @@ def copies(folder):
 def test_a_copy_is_fetched_once(root, folder, use_thresholds):  # noqa: F811
     data = os.urandom(100_000)
     use_thresholds(download_piece_bytes=1 << 14)
-    url = put(root, data)
+    url = stored(root, data)
     path = local_copy(url)
     assert Path(path).read_bytes() == data
     if isinstance(objects_at(root), LocalObjects):
@@ -87,7 +87,7 @@ def test_what_is_not_as_its_name_says_is_not_kept(folder):
         name = name_for(data, number)
         objects_at(root).create(name, [there])
         if there.startswith(data):
-            continue  # what lies behind its end is not looked at
+            continue  # the download stops at the stated size
         with pytest.raises(DamagedStateError, match="is damaged: its"):
             local_copy(f"{root}/{name}")
     with pytest.raises(DamagedStateError, match="is missing"):
@@ -108,7 +108,7 @@ def test_what_is_no_batch_file_is_refused(url):
 
 def test_those_used_longest_ago_go_first(folder, monkeypatch):
     monkeypatch.setenv(cache.LIMIT, "3000")
-    urls = [put("memory://lru", b"%d" % n * 1000, n) for n in range(5)]
+    urls = [stored("memory://lru", b"%d" % n * 1000, n) for n in range(5)]
     paths = [local_copy(url) for url in urls[:3]]
     now = time.time()
     for age, path in enumerate(paths):
@@ -118,26 +118,26 @@ def test_those_used_longest_ago_go_first(folder, monkeypatch):
     assert [os.path.exists(path) for path in paths] == [True, False, True, True]
     assert local_copy(urls[1]) == paths[1]
     assert not os.path.exists(paths[2])
-    # One that is larger than all the room is there alone.
-    big = put("memory://lru", b"x" * 5000, 9)
+    # A copy larger than the limit evicts all others.
+    big = stored("memory://lru", b"x" * 5000, 9)
     assert [str(path) for path in copies(folder)] != [local_copy(big)] != []
     assert copies(folder) == [Path(local_copy(big))]
 
 
 def test_a_mapped_copy_stays_with_who_has_mapped_it(monkeypatch):
     monkeypatch.setenv(cache.LIMIT, "1000")
-    first = put("memory://mapped", b"a" * 1000, 1)
+    first = stored("memory://mapped", b"a" * 1000, 1)
     with open(local_copy(first), "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     path = local_copy(first)
-    local_copy(put("memory://mapped", b"b" * 1000, 2))
+    local_copy(stored("memory://mapped", b"b" * 1000, 2))
     assert not os.path.exists(path)
     assert mapped[:] == b"a" * 1000
 
 
 def test_many_at_once_get_the_same(folder):
     data = os.urandom(50_000)
-    url = put("memory://many", data)
+    url = stored("memory://many", data)
     with ThreadPoolExecutor(8) as threads:
         paths = set(threads.map(lambda _: local_copy(url), range(32)))
     assert len(paths) == 1 == len(copies(folder))
@@ -145,17 +145,17 @@ def test_many_at_once_get_the_same(folder):
 
 
 def test_what_a_killed_process_was_fetching_goes(folder):
-    url = put("memory://killed", b"rows")
+    url = stored("memory://killed", b"rows")
     local_copy(url)
     for name, age in (("old.arrow.00.tmp", 2 * cache._ABANDONED), ("new.arrow.00.tmp", 0)):
         (folder / name).write_bytes(b"half")
         os.utime(folder / name, (time.time() - age, time.time() - age))
-    local_copy(put("memory://killed", b"other rows", 1))
+    local_copy(stored("memory://killed", b"other rows", 1))
     assert [path.name for path in folder.glob("*.tmp")] == ["new.arrow.00.tmp"]
 
 
 def test_a_copy_that_was_cut_short_is_fetched_again():
-    url = put("memory://cut", b"rows")
+    url = stored("memory://cut", b"rows")
     path = local_copy(url)
     os.truncate(path, 2)
     assert Path(local_copy(url)).read_bytes() == b"rows"
@@ -172,10 +172,10 @@ def test_a_folder_that_others_may_have_made_is_refused(folder, how, tmp_path):
     else:
         folder.write_text("")
     with pytest.raises(StorageError, match="no other user can write to"):
-        local_copy(put("memory://open", b"rows"))
+        local_copy(stored("memory://open", b"rows"))
 
 
 def test_a_limit_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv(cache.LIMIT, "ten")
     with pytest.raises(StorageError, match=f"{cache.LIMIT} is 'ten'"):
-        local_copy(put("memory://limit", b"rows"))
+        local_copy(stored("memory://limit", b"rows"))

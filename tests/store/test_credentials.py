@@ -1,4 +1,4 @@
-"""Credentials of object stores: which URL has which, what refreshes them, what never shows them."""
+"""Credentials of object stores: the choice by URL, the refresh, and texts without secrets."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_credentials_are_a_function():
 
 def test_tasks_get_a_copy_and_nobody_is_shown_a_secret():
     set_credentials("s3://bucket", keys, region="eu-central-1")
-    made = credentials.sent(lambda: lambda: access_of("s3://bucket/x").provider())()
+    provide = credentials.sent(lambda: lambda: access_of("s3://bucket/x").provider())()
     credentials._registered.clear()
-    assert made() == keys()
+    assert provide() == keys()
     assert "hunter2" not in repr(access_of("s3://bucket"))
 
 

@@ -32,7 +32,7 @@ def test_a_store_of_before_is_opened_and_gone_on_with(spark, tmp_path, format):
         assert flow.verify() == [] and flow.session("people").time() == 20
         for name, expected in EXPECTED.items():
             assert Counter(map(tuple, flow[name].at(9).collect())) == expected
-        # What waited comes with its time.
+        # The waiting updates appear at their time.
         flow.session("visits").insert([(3, "late", datetime(2024, 2, 1, tzinfo=timezone.utc))])
         flow.advance_to(21)
         more = Counter(map(tuple, flow["joined"].at(20).collect())) - EXPECTED["joined"]

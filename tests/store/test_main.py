@@ -1,4 +1,4 @@
-"""Commands of a shell, and of a scheduler's task: a store is run and looked at."""
+"""Commands of a shell or a scheduler: run and inspect a store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_store_is_run_and_looked_at(spark, tmp_path, monkeypatch, capsys):
         assert times.strip() == "readable from 0, complete up to 1"
         assert main(night) == 0
         assert "nothing to do" in capsys.readouterr().out
-        # Opening is a commit, too, and has no name of its own.
+        # The opening is a commit as well, without a token of its own.
         assert main(["inspect", store]) == 0
         again = capsys.readouterr().out.splitlines()[0]
         assert again.endswith("'monday'") and again != commit
@@ -46,17 +46,17 @@ def test_a_store_is_run_and_looked_at(spark, tmp_path, monkeypatch, capsys):
 
 def test_a_store_that_is_not_there_is_told(spark, tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "nothing")]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and "nothing" in told and len(told.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and "nothing" in message and len(message.splitlines()) == 1
 
 
-@pytest.mark.parametrize("program, told", [
+@pytest.mark.parametrize("program, message", [
     ("os:getcwd", "is called with the dataflow, as def getcwd(flow)"),
     ("no_colon", "give module:function"),
     ("no_such_module:program", "there is no module 'no_such_module'"),
     ("json:program", "'json' has no function 'program'"),
 ])
-def test_a_program_that_is_not_there_is_told(program, told, capsys):
+def test_a_program_that_is_not_there_is_told(program, message, capsys):
     with pytest.raises(SystemExit):
         main(["run", program, "--store", "nowhere"])
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

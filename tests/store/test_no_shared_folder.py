@@ -43,12 +43,13 @@ class Keys:
 
 @pytest.fixture
 def bucket(monkeypatch, tmp_path):
-    """The URL of a new store, as machines of a cluster see it; copies go to a folder of the test.
-    """
-    told = environment()
+    """The URL of a new store, as on the machines of a cluster; the test has a folder of copies."""
+    settings = environment()
     pyspark_diff.set_credentials(
-        "s3://bucket", Keys(told["AWS_ACCESS_KEY_ID"], told["AWS_SECRET_ACCESS_KEY"]),
-        endpoint=told["AWS_ENDPOINT_URL"], region=told["AWS_DEFAULT_REGION"], allow_http="true")
+        "s3://bucket", Keys(settings["AWS_ACCESS_KEY_ID"], settings["AWS_SECRET_ACCESS_KEY"]),
+        endpoint=settings["AWS_ENDPOINT_URL"], region=settings["AWS_DEFAULT_REGION"],
+        allow_http="true",
+    )
     monkeypatch.setattr(opening, "is_alone", lambda spark: False)
     copies = tmp_path / "copies"
     copies.mkdir(mode=0o700)
@@ -122,19 +123,22 @@ def test_all_files_go_through_the_store(spark, bucket, runner, monkeypatch):
     with StateReader(bucket, spark=spark) as reader:
         assert Counter(map(tuple, reader["rows"].at().select("name", "region").collect())) == \
             answers(people, towns)[0]
-    assert not written  # nothing lies in a folder of this machine
+    assert not written  # this machine stores no file
 
 
 def test_many_directories_are_listed_by_one_request(bucket, monkeypatch):
-    """`close` asks once, however many steps there were; and a store that does not answer is no
-    error there, as a vacuum removes the files."""
+    """`close` sends one request for any number of steps.
+
+    A store that does not answer is no error there, as a vacuum removes the files.
+    """
     store, requests = files.StoreFiles(bucket, 1), []
     batch = pa.record_batch({"x": [1]})
     paths = [files.write_batch(f"{store.directory('rows')}/out.arrow", batch)[0] for _ in range(9)]
     lasting, _ = files.write_lasting(f"{store.directory('rows')}/00000.arrow", batch)
     kind = type(objects_at(bucket))
     names = kind.names
-    monkeypatch.setattr(kind, "names", lambda self, of: requests.append(of) or names(self, of))
+    monkeypatch.setattr(
+        kind, "names", lambda self, folder: requests.append(folder) or names(self, folder))
     files.remove_directories([os.path.dirname(path) for path in paths[:4]])
     assert sorted(passing(bucket)) == sorted(store.name(path) for path in paths[4:])
     assert requests == ["data", "data"]
@@ -151,7 +155,7 @@ def test_many_directories_are_listed_by_one_request(bucket, monkeypatch):
 
 @pytest.fixture
 def memory(monkeypatch, use_thresholds, tmp_path):
-    """The URL of a new store in memory that is used as one in a bucket, with small files."""
+    """The URL of a new store in memory that the library treats as a bucket, with small files."""
     monkeypatch.setattr(opening, "_needs_folder", lambda *_: False)
     use_thresholds(in_memory_rows_max=3)
     copies = tmp_path / "copies"
@@ -161,7 +165,7 @@ def memory(monkeypatch, use_thresholds, tmp_path):
 
 
 class Faults:
-    """Let the n-th request of a store, or of a kind, fail, before or after it is done."""
+    """Let the n-th request of a store, or of a kind, fail before or after its effect."""
 
     WRITES = "upload", "create", "replace", "delete"
 
@@ -172,17 +176,17 @@ class Faults:
             monkeypatch.setattr(RemoteObjects, name, self._failing(name, request))
 
     def _failing(self, name, request):
-        def call(objects, *given, **more):
+        def call(objects, *arguments, **options):
             if self.left is None or self.kind not in (None, name):
-                return request(objects, *given, **more)
+                return request(objects, *arguments, **options)
             self.left -= 1
             if self.left >= 0:
-                return request(objects, *given, **more)
+                return request(objects, *arguments, **options)
             self.left, self.hit = None, name
             if name not in self.WRITES:
                 raise StorageError("no answer")
             if self._done:
-                request(objects, *given, **more)
+                request(objects, *arguments, **options)
             raise UnknownOutcomeError("no answer")
 
         return call
@@ -201,7 +205,7 @@ def test_each_request_of_a_step_may_fail(spark, memory, monkeypatch, done):
             people.update(changed)
             flow.session("people").upsert(list(changed.items()))
             faults.left, faults.hit, faults.kind = at // 2, None, None
-            if at % 2:  # the commit comes after a number of uploads that varies
+            if at % 2:  # the number of uploads before the commit varies
                 faults.left, faults.kind = 0, ("create", "replace", "delete")[at % 3]
             try:
                 flow.advance_to(at + 2)

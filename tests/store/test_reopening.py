@@ -1,4 +1,4 @@
-"""The one law, over applications: what is opened again goes on as if it had never been closed."""
+"""The law over applications: a reopened dataflow returns the results of one that never closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from test_law import buckets, examples, held
 
 
 def check_reopening(spark, data, most=4, lags=False, **options):
-    """A program whose dataflow is closed, or forgotten, and opened again between steps."""
+    """Close or abandon the dataflow of a random program between steps, and open it again."""
     program = data.draw(programs(most=most))
     schedule = data.draw(schedules(program.inputs, most=5, lags=lags, discards=lags))
     numbers = range(len(program.inputs))

@@ -1,4 +1,4 @@
-"""Readers beside a writer, and what lies at the edges of stores."""
+"""Readers next to a writer, and the edge cases of stores."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def step(flow, word="a", to=None):
     flow.advance_to(session.time() + 1 if to is None else to)
 
 
-def counts(kept, *at):
-    return Counter(map(tuple, kept.at(*at).collect()))
+def counts(collection, *at):
+    return Counter(map(tuple, collection.at(*at).collect()))
 
 
 # Readers.
@@ -58,7 +58,7 @@ def test_a_reader_stays_where_it_is_while_the_writer_goes_on(spark, tmp_path):
         for _ in range(5):
             step(flow)
             flow.vacuum(dry_run=False, older_than=0.0)
-        # The first read of all is after what it reads was let go of by the writer.
+        # The first read is after the writer has retired the commit.
         assert counts(reader["counts"]) == {("a", 1): 1} and reader["counts"].frontier() == 1
         with pytest.raises(NotReadableError, match="refresh"):
             reader["counts"].at(3)
@@ -71,7 +71,7 @@ def test_a_reader_stays_where_it_is_while_the_writer_goes_on(spark, tmp_path):
             reader["counts"]
         with pytest.raises(ClosedError):
             reader.refresh()
-        # One whose process was killed holds its commit until that expires.
+        # A reader that is never closed, as after a kill, keeps its hold until it expires.
         StateReader(tmp_path, spark=spark, seconds=1000)
         step(flow)
         step(flow)
@@ -88,8 +88,8 @@ def test_a_hold_that_expired_is_said(spark, tmp_path, use_thresholds, caplog):
         step(flow)
         step(flow)
         with caplog.at_level("WARNING", "pyspark_diff"):
-            found = flow.vacuum(dry_run=False, older_than=0.0)
-        assert found.expired_holds or "expired" in caplog.text
+            report = flow.vacuum(dry_run=False, older_than=0.0)
+        assert report.expired_holds or "expired" in caplog.text
         with pytest.raises(NotReadableError, match="expired"):
             reader["counts"]
         reader.close()
@@ -105,15 +105,15 @@ def test_older_commits_are_what_they_were(spark, tmp_path):
             with flow.at(number) as reader:
                 assert rows_of(reader["counts"]) == expected
         with StateReader(tmp_path, spark=spark) as reader:
-            kept = reader["counts"]
+            collection = reader["counts"]
             for since in range(5):
                 for until in range(since, 5):
-                    found = Counter()
-                    for *record, _, diff in kept.changes(since, until).collect():
-                        found[tuple(record)] += diff
-                    expected = counts(kept, until)
-                    expected.subtract(counts(kept, since))
-                    assert {r: n for r, n in found.items() if n} == {
+                    actual = Counter()
+                    for *record, _, diff in collection.changes(since, until).collect():
+                        actual[tuple(record)] += diff
+                    expected = counts(collection, until)
+                    expected.subtract(counts(collection, since))
+                    assert {r: n for r, n in actual.items() if n} == {
                         r: n for r, n in expected.items() if n}
         with pytest.raises(NotReadableError, match="no commit 99"):
             flow.at(99)
@@ -151,7 +151,7 @@ def test_other_forms_of_a_path(spark, tmp_path, monkeypatch):
              (tmp_path / "there/store").as_uri(), tmp_path / "there" / "store"]
     for number, form in enumerate(forms):
         with open_store(spark, form) as flow:
-            os.chdir("/")  # it stays where it is
+            os.chdir("/")  # the store stays in its place
             step(flow)
             assert counts(flow["counts"]) == {("a", number + 1): 1}
         os.chdir(tmp_path)
@@ -283,7 +283,7 @@ def test_changes_of_a_program(spark, tmp_path):
     for wrong in {"on_change": "merge"}, {"retain": 0}:
         with pytest.raises(ValueError):
             open_store(spark, tmp_path, **wrong)
-    # Nothing was done by any of these.
+    # All these attempts leave the store unchanged.
     assert StateReader(tmp_path, spark=spark).commit == before
     with open_store(spark, tmp_path, constant, on_change="extend") as flow:
         flow.step()
@@ -312,7 +312,7 @@ def test_changes_of_a_program(spark, tmp_path):
 
 
 def test_a_hold_of_another_process_is_seen(spark, tmp_path):
-    """As another process makes it: by its file alone."""
+    """The file of a hold is enough, as from another process."""
     with open_store(spark, tmp_path, retain=1) as flow:
         step(flow)
         number = flow._store.last.number

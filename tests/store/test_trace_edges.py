@@ -1,4 +1,4 @@
-"""Parts of a store at the edges of their input: no room, no reason, the last number, no folder."""
+"""Edge cases of the parts of a store: no memory, no reason, the last number, no folder."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def test_a_copy_that_fails_names_the_reason_of_the_system(error, reason):
             raise error
 
 
-@pytest.mark.parametrize("most, free, kept", [
+@pytest.mark.parametrize("most, free, in_memory", [
     (None, 1 << 40, False), (1 << 40, None, False), (1 << 40, 100, False), (100, 1 << 40, False),
     (1 << 40, 1 << 40, True),
 ])
-def test_a_large_batch_is_kept_in_memory_only_if_there_is_room(monkeypatch, most, free, kept):
+def test_a_large_batch_is_kept_in_memory_only_if_there_is_room(monkeypatch, most, free, in_memory):
     monkeypatch.setattr(held_batches, "_all_memory", lambda: most)
     monkeypatch.setattr(held_batches, "free_memory", lambda: free)
     path, rows = f"/data/{uuid.uuid4().hex}", UpdateChunk(np.arange(100), None, 0, 1)
     try:
-        assert held_batches.keep_large(path, rows) is kept
-        assert (path in held_batches._batches) is kept
+        assert held_batches.keep_large(path, rows) is in_memory
+        assert (path in held_batches._batches) is in_memory
     finally:
         held_batches._batches.pop(path, None)
         held_batches._large.pop(path, None)
@@ -82,7 +82,7 @@ def test_folders_of_a_store_in_memory_are_apart():
 def test_a_file_is_opened_in_another_process_unless_a_link_leads_to_it(
     tmp_path, monkeypatch, part
 ):
-    monkeypatch.setattr(storage, "_checked", set())  # as another process begins
+    monkeypatch.setattr(storage, "_checked", set())  # as in a new process
     (tmp_path / "data/folder").mkdir(parents=True)
     table = pa.table({"x": [1, 2]})
     path, _ = storage.write_lasting(str(tmp_path / "data/folder/00000.arrow"), table)

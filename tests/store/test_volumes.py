@@ -52,7 +52,7 @@ def root():
 
 @pytest.fixture
 def nowhere(there):
-    """The workspace as a machine sees it that has no mount."""
+    """The workspace on a machine without the mount."""
     set_credentials(VOLUME, there.client, mount="/nowhere")
     return there
 
@@ -87,7 +87,7 @@ def test_commits_go_by_request_and_data_by_path(there, root, tmp_path):
     (tmp_path / "file").write_bytes(b"rows")
     objects.upload(name, str(tmp_path / "file"))
     assert objects.read(name) == b"rows" and objects.read_range(name, 1, 2) == b"ow"
-    assert [found.name for found in objects.names("data")] == [name]
+    assert [item.name for item in objects.names("data")] == [name]
     objects.delete([name])
     assert objects.names("data") == [] and not there.requests
     assert objects.create("commits/a", [b"x"])
@@ -102,7 +102,7 @@ def test_long_listings_come_in_pages(nowhere, root, page):
     for name in names:
         objects.create(name, [b"x"])
     nowhere.requests.clear()
-    assert {found.name for found in objects.names("commits")} == names
+    assert {item.name for item in objects.names("commits")} == names
     assert len(nowhere.requests) == -(-7 // page)
 
 
@@ -154,12 +154,12 @@ def test_without_the_package_the_error_has_its_command(there, root, monkeypatch)
 
 
 def test_a_task_gets_the_mount_and_no_client(there):
-    made = credentials.sent(lambda: lambda: credentials.access_of(volume_url(VOLUME)))()
+    task = credentials.sent(lambda: lambda: credentials.access_of(volume_url(VOLUME)))()
     assert credentials.access_of(volume_url(VOLUME)).provider is not None
-    access = made()
-    assert access.provider is not None  # on the driver itself the client stays
+    access = task()
+    assert access.provider is not None  # the driver keeps the client
     credentials._registered.clear()
-    access = made()
+    access = task()
     assert access.provider is None and access.options == {"mount": str(there.folder)}
     assert pickle.dumps(access)
 
@@ -186,14 +186,14 @@ def test_a_service_that_looks_first_and_writes_then_is_refused(there, root):
 ])
 @pytest.mark.parametrize("done", [False, True])
 def test_an_answer_that_is_an_error(there, root, monkeypatch, code, kind, done):
-    put = volumes.Handler.put_file
+    original = volumes.Handler.put_file
     objects = objects_at(root)
     objects.create("commits/before", [b""])
 
     def failing(self, local, place, sent, query):
         if done:
             self._answer = lambda *how: None
-            put(self, local, place, sent, query)
+            original(self, local, place, sent, query)
             del self._answer
         self._error(code, "ABORTED" if code == 409 else "X", "no")
 
