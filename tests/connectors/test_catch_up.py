@@ -1,6 +1,6 @@
-"""Sources are read on from where they were read, and sinks are given each change exactly once.
+"""A source is read on from its last offset, and a sink receives each change exactly once.
 
-    what a sink was given up to an epoch, added up  =  the collection, recomputed from the sources
+    the sum of the changes of a sink up to an epoch  =  the collection, recomputed from the sources
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ ORDERS, CUSTOMERS = "id int, customer int, amount int", "customer int, region st
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class Log(Source):
-    """A list of changes; the offset is how many of them were read. It fails when it is told to."""
+    """A list of changes; the offset is the number of changes read. `fails` is an error to raise."""
 
     def __init__(self, columns, key=()):
         self.changes, self.key, self.fails = [], key, None
@@ -71,7 +71,7 @@ class Log(Source):
 
 
 class Target(Sink):
-    """What a sink was given, by epoch. It fails as often as it is told to, before or behind."""
+    """The changes of a sink by epoch. `fails` lists errors to raise before or after a write."""
 
     def __init__(self):
         self.epochs, self.calls, self.fails = {}, [], []
@@ -85,25 +85,25 @@ class Target(Sink):
         if epoch.is_first:
             self.epochs.clear()
         assert self.epochs.setdefault(epoch.number, rows) == rows
-        standing = Counter()
+        rows_so_far = Counter()
         for row in self.all():
-            standing[row[:-2]] += row[-1]
-        assert sorted((+standing).elements()) == sorted(map(tuple, epoch.snapshot().collect()))
+            rows_so_far[row[:-2]] += row[-1]
+        assert sorted((+rows_so_far).elements()) == sorted(map(tuple, epoch.snapshot().collect()))
         if fails is not None:
             raise fails[1]
 
     def all(self):
         return [row for number in sorted(self.epochs) for row in self.epochs[number]]
 
-    def standing(self):
-        found = Counter()
+    def snapshot(self):
+        total = Counter()
         for row in self.all():
-            found[row[:-2]] += row[-1]
-        return {row: count for row, count in found.items() if count}
+            total[row[:-2]] += row[-1]
+        return {row: count for row, count in total.items() if count}
 
 
 class Shop:
-    """Two sources that change, a view of them, and what it should be."""
+    """Two sources that change, a view of both, and its expected rows."""
 
     def __init__(self, spark, keyed=False):
         self.spark, self.target = spark, Target()
@@ -134,12 +134,12 @@ class Shop:
             self.log.changes.append(Removes([row]))
 
     def expected(self):
-        found = Counter()
+        amounts = Counter()
         for _, customer, amount in self.orders:
             if customer in self.customers:
-                found[self.customers[customer]] += amount
+                amounts[self.customers[customer]] += amount
         present = {self.customers[c] for _, c, _ in self.orders if c in self.customers}
-        return {(region, found[region]): 1 for region in present}
+        return {(region, amounts[region]): 1 for region in present}
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -178,13 +178,13 @@ def test_random_nights(spark, tmp_path, keyed, lasting):
         except Killed:
             assert fails == "killed"
             if lasting:
-                flow = opened()  # the one that was killed closes nothing
+                flow = opened()  # a killed process closes nothing
         shop.log.fails, shop.target.fails = None, []
         if lasting and choose.random() < 0.3:
             flow.close()
             flow = opened()
         flow.catch_up()
-        assert shop.target.standing() == shop.expected(), night
+        assert shop.target.snapshot() == shop.expected(), night
         assert shop.target.calls == sorted(shop.target.calls)
     flow.close()
 
@@ -199,8 +199,8 @@ def test_an_epoch_goes_with_its_offsets(spark, tmp_path):
         assert not flow.catch_up(token="monday")
         assert shop.target.calls == [1]
         assert flow.catch_up(token="tuesday")
-        found = flow.history().orderBy("commit").select("commit", "sources").collect()
-        assert [row.sources for row in found[1:]] == [
+        commits = flow.history().orderBy("commit").select("commit", "sources").collect()
+        assert [row.sources for row in commits[1:]] == [
             '{"customers":{"reading":1},"orders":1}', '{"customers":{"reading":2},"orders":2}',
         ]
 
@@ -217,7 +217,7 @@ def test_what_a_step_fails_on_is_dropped_and_not_read_again(spark):
         (dropped,) = flow.session("pairs").discard("b = 0")
         assert dropped.num_rows == 1
         assert flow.catch_up() and not flow.catch_up()
-        assert target.standing() == {(3,): 1}
+        assert target.snapshot() == {(3,): 1}
 
 
 def test_late_rows_are_refused_or_kept_aside(spark):
@@ -243,7 +243,7 @@ def test_late_rows_are_refused_or_kept_aside(spark):
             else:
                 flow.catch_up()
                 assert sorted(rows.at().collect()) == [("x",), ("x",), ("y",), ("y",)]
-                assert target.standing() == {("x", 3, -1): 1}
+                assert target.snapshot() == {("x", 3, -1): 1}
 
 
 def test_a_sink_of_another_collection_begins_anew(spark, tmp_path):
@@ -260,13 +260,13 @@ def test_a_sink_of_another_collection_begins_anew(spark, tmp_path):
 
     with Dataflow.open(tmp_path / "store", first, spark=spark) as flow:
         flow.catch_up()
-        assert target.standing() == {(1, 1): 1, (2, 1 + 1): 1}
+        assert target.snapshot() == {(1, 1): 1, (2, 1 + 1): 1}
     with pytest.raises(ProgramChangedError, match="sink 'out' has another"):
         Dataflow.open(tmp_path / "store", second, spark=spark)
     with Dataflow.open(tmp_path / "store", second, spark=spark, on_change="extend") as flow:
         log.changes.append(Inserts([(1,)]))
         flow.catch_up()
-        assert target.standing() == {(1, 2): 1, (2, 2): 1}
+        assert target.snapshot() == {(1, 2): 1, (2, 2): 1}
 
 
 def test_what_begins_anew_is_read_again(spark, tmp_path):
@@ -285,7 +285,7 @@ def test_what_begins_anew_is_read_again(spark, tmp_path):
         flow = Dataflow.open(tmp_path / "store", second, spark=spark, on_change="rebuild")
     with flow:
         flow.catch_up()
-        assert target.standing() == {(1, 2): 1}
+        assert target.snapshot() == {(1, 2): 1}
 
 
 def test_an_input_that_waits_holds_back_what_could_be_taken_back(spark):
@@ -298,11 +298,11 @@ def test_an_input_that_waits_holds_back_what_could_be_taken_back(spark):
         flow.session("fed").insert([(1,), (2,)])
         flow.session("fed").advance_to(5)
         flow.step()
-        assert target.standing() == {}
+        assert target.snapshot() == {}
         flow.session("fed").discard("a = 1", waiting=True)
         session.advance_to(5)
         flow.step()
-        assert target.standing() == {(2,): 1}
+        assert target.snapshot() == {(2,): 1}
 
 
 def test_names_and_forms_are_checked(spark):
@@ -333,14 +333,14 @@ def test_names_and_forms_are_checked(spark):
 def test_a_change_that_does_not_fit_is_refused(spark, change):
     log = Log("a int")
     with Dataflow(spark) as flow:
-        kept = flow.source("rows", log).keep()
+        output = flow.source("rows", log).keep()
         log.changes += [Inserts([(1,)]), change]
         with pytest.raises(SchemaError, match="has no key"):
             flow.catch_up()
         log.changes[1:] = [Inserts([(2,)])]
         assert flow.catch_up()
-        # What came before it was taken once.
-        assert sorted(kept.at().collect()) == [(1,), (2,)]
+        # The earlier change was inserted once.
+        assert sorted(output.at().collect()) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("kind", ["int", "date", "timestamp", "timestamp_ntz"])
@@ -357,7 +357,7 @@ def test_epochs_have_times_of_any_type(another, kind):
             flow.catch_up()
             table[:] = [("a",), ("d",)]
             assert before is None or rows.probe().time() > before
-        assert target.standing() == {("a",): 1, ("b",): 2, ("c",): 4, ("d",): 1}
+        assert target.snapshot() == {("a",): 1, ("b",): 2, ("c",): 4, ("d",): 1}
 
 
 def test_a_sink_that_fails_does_not_starve_the_others(spark):
@@ -370,8 +370,8 @@ def test_a_sink_that_fails_does_not_starve_the_others(spark):
         targets[0].fails = [("before", OSError("full"))]
         with pytest.raises(SinkError, match="'first'"):
             flow.catch_up()
-        assert [target.standing() for target in targets] == [{}, {(1,): 1}]
-        # A probe says that it is not done.
+        assert [target.snapshot() for target in targets] == [{}, {(1,): 1}]
+        # The probe reports that the epoch is not complete.
         assert rows.probe().time() == 0
         assert not flow.catch_up() and rows.probe().time() == 1
         assert [target.calls for target in targets] == [[1, 1], [1]]
@@ -381,8 +381,8 @@ def codes(*functions):
     return {getattr(function, "__wrapped__", function).__code__ for function in functions}
 
 
-#: What a night runs, but what takes locks: a tracer can raise where the interpreter never lets a
-#: signal in, between the end of a `with` and the release of its lock.
+#: The functions of a night, except those that take locks: a tracer can raise between the end of a
+#: `with` and the release of its lock, and a signal cannot.
 CATCHES_UP = codes(
     BaseDataflow._catch_up, BaseDataflow._advance, BaseDataflow._commit, BaseDataflow._give,
     Sources.read, Sources._read, Sources._feed, Sources.is_ahead, Sinks.due, Sinks.give,
@@ -392,7 +392,7 @@ CATCHES_UP = codes(
 
 
 class Fault:
-    """Raises an error at the n-th line of these functions."""
+    """Raise an error at the n-th line that `CATCHES_UP` runs."""
 
     def __init__(self, error, at):
         self.error, self.left, self.hit = error, at, False
@@ -422,7 +422,7 @@ class Fault:
 def test_catching_up_may_be_cut_short_anywhere(
     spark, tmp_path, error, keyed, lasting, first, stride
 ):
-    """Nothing is read twice or left out, and a sink is given the same under the same number."""
+    """No change is read twice or left out, and a repeated epoch has the same rows."""
     shop = Shop(spark, keyed)
     shop.customers = {0: "north", 1: "south"}
     if lasting:
@@ -443,7 +443,7 @@ def test_catching_up_may_be_cut_short_anywhere(
             except (error, SinkError, SourceError, StepError):
                 pass
         flow.catch_up()
-        assert shop.target.standing() == shop.expected(), at
+        assert shop.target.snapshot() == shop.expected(), at
         assert shop.target.calls == sorted(shop.target.calls)
         if not fault.hit:
             break
@@ -452,7 +452,7 @@ def test_catching_up_may_be_cut_short_anywhere(
 
 
 def test_a_step_that_fails_before_it_begins(spark, monkeypatch):
-    """The error is raised as it is: no update can be to blame, as no operator ran."""
+    """The original error is raised: no operator ran, so no update can be the cause."""
     shop = Shop(spark)
     shop.customers = {0: "north", 1: "south"}
     with Dataflow(spark, buckets=2) as flow:
@@ -464,7 +464,7 @@ def test_a_step_that_fails_before_it_begins(spark, monkeypatch):
             with pytest.raises(OSError, match="no reply"):
                 flow.catch_up()
         flow.catch_up()
-        assert shop.target.standing() == shop.expected()
+        assert shop.target.snapshot() == shop.expected()
 
 
 def test_two_threads_catch_up(spark, tmp_path):
@@ -476,29 +476,31 @@ def test_two_threads_catch_up(spark, tmp_path):
                 shop.add((night, night % 2, night))
                 for done in [threads.submit(flow.catch_up) for _ in range(3)]:
                     done.result(60)
-                assert shop.target.standing() == shop.expected()
+                assert shop.target.snapshot() == shop.expected()
         assert len(shop.target.calls) == len(set(shop.target.calls)) <= 8
 
 
 @pytest.mark.classic_only("counts with an accumulator of Spark's context")
 def test_a_few_rows_are_evaluated_once(spark):
-    """A frame that gives something else each time, such as a view that others write, is one table
-    to a step; and who is to blame for a failure can be told by name."""
-    seen, log = spark.sparkContext.accumulator(0), Log("id int, customer int, amount int")
+    """A step evaluates each frame once, so that a changing view is one table to it.
 
-    def told(batches):
+    The error of the step also names the record that failed.
+    """
+    evaluated, log = spark.sparkContext.accumulator(0), Log("id int, customer int, amount int")
+
+    def counted(batches):
         for batch in batches:
-            seen.add(batch.num_rows)
+            evaluated.add(batch.num_rows)
             yield batch
 
     rows = spark.createDataFrame([(1, 1, 0), (2, 1, 5)], ORDERS)
     with Dataflow(spark, runner="local") as flow:
         orders = flow.source("orders", log)
         orders.select("id", (F.lit(10) / F.col("amount")).alias("share")).keep("shares")
-        log.changes.append(Inserts(rows.mapInArrow(told, ORDERS)))
+        log.changes.append(Inserts(rows.mapInArrow(counted, ORDERS)))
         with pytest.raises(StepError, match=r"\(1, 1, 0\)|id=1"):
             flow.catch_up()
-        assert seen.value == 2
+        assert evaluated.value == 2
 
 
 def test_a_checked_source_refuses_to_remove_a_row_that_is_not_there(spark):

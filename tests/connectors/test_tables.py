@@ -39,7 +39,7 @@ in_buckets = pytest.mark.classic_only("a plan tells the buckets of a table, and 
 
 @pytest.fixture
 def tables(spark):
-    """Names of tables that are dropped at the end; joins are not broadcast."""
+    """Names of tables that the fixture drops at the end; joins are not broadcast."""
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     yield "diff_a", "diff_b"
     spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
@@ -50,12 +50,12 @@ def tables(spark):
 def fed(spark, **settings):
     flow = Dataflow(spark, buckets=4, **settings)
     orders, orders_in = flow.input("orders", "name string, n int, amount double", key="name")
-    kept = orders.keep("orders")
+    output = orders.keep("orders")
     orders_in.upsert(ORDERS)
     flow.advance_to(1)
     orders_in.upsert([("n0", 7, 7.0)])
     flow.advance_to(2)
-    return flow, kept
+    return flow, output
 
 
 def rows(frame):
@@ -63,34 +63,34 @@ def rows(frame):
 
 
 def plan(frame):
-    with redirect_stdout(StringIO()) as told:
+    with redirect_stdout(StringIO()) as text:
         frame.explain()
-    return told.getvalue()
+    return text.getvalue()
 
 
 def files_of(spark, name):
-    told = spark.sql(f"DESCRIBE EXTENDED {name}").where("col_name = 'Location'").collect()
-    return glob.glob(f"{told[0][1].removeprefix('file:')}/**/*.parquet", recursive=True)
+    location = spark.sql(f"DESCRIBE EXTENDED {name}").where("col_name = 'Location'").collect()
+    return glob.glob(f"{location[0][1].removeprefix('file:')}/**/*.parquet", recursive=True)
 
 
 @pytest.mark.parametrize("driver_rows", [thresholds.current.driver_table_rows_max, 0])
 def test_saved_tables_are_joined_without_an_exchange(spark, tables, driver_rows, use_thresholds):
     use_thresholds(driver_table_rows_max=driver_rows)
     a, b = tables
-    flow, kept = fed(spark, keep_history=True)
+    flow, output = fed(spark, keep_history=True)
     with flow:
-        kept.save_as_table(a)
-        kept.save_as_table(b, time=0)
-        assert rows(spark.table(a)) == rows(kept.at())
-        assert rows(spark.table(b)) == rows(kept.at(0)) == Counter(ORDERS)
-        # A file a bucket: nothing was moved between them.
+        output.save_as_table(a)
+        output.save_as_table(b, time=0)
+        assert rows(spark.table(a)) == rows(output.at())
+        assert rows(spark.table(b)) == rows(output.at(0)) == Counter(ORDERS)
+        # Each bucket has one file: no row moved between buckets.
         assert len(files_of(spark, a)) == 4
     joined = spark.table(a).join(spark.table(b), "name")
     for frame in joined, spark.table(a).groupBy("name").count(), spark.table(a).dropDuplicates(
             ["name"]), spark.table(a).join(spark.table(a).withColumnRenamed("n", "m"), "name"):
         assert "Exchange" not in plan(frame), plan(frame)
     assert joined.count() == 100
-    # The test would see one.
+    # Other plans do show an exchange.
     assert "Exchange" in plan(spark.table(a).groupBy("n").count())
     cached = spark.table(a).cache()
     assert cached.count() == 100 and cached.storageLevel.useMemory
@@ -103,30 +103,30 @@ def test_writing_moves_no_row_where_buckets_fit(spark, tables, monkeypatch, use_
     from pyspark_diff.spark import tables as module
 
     moved = []
-    kept_repartition = type(spark.range(1)).repartition
+    repartition = type(spark.range(1)).repartition
     monkeypatch.setattr(
         type(spark.range(1)), "repartition",
-        lambda self, *args: moved.append(args) or kept_repartition(self, *args),
+        lambda self, *args: moved.append(args) or repartition(self, *args),
     )
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
         for buckets in None, 2, 8:
-            kept.save_as_table(tables[0], buckets=buckets, mode="overwrite")
-            assert rows(spark.table(tables[0])) == rows(kept.at())
+            output.save_as_table(tables[0], buckets=buckets, mode="overwrite")
+            assert rows(spark.table(tables[0])) == rows(output.at())
             assert not moved
-        kept.save_as_table(tables[0], by="N", mode="overwrite")
+        output.save_as_table(tables[0], by="N", mode="overwrite")
         assert len(moved) == 1 and len(files_of(spark, tables[0])) <= 4
         assert "Exchange" not in plan(spark.table(tables[0]).groupBy("n").count())
-        kept.save_as_table(tables[0], buckets=3, mode="overwrite")
+        output.save_as_table(tables[0], buckets=3, mode="overwrite")
         assert len(moved) == 2
     assert module.BUCKET == "_bucket"
 
 
 def test_updates_go_out_and_in(spark, tables):
-    flow, kept = fed(spark, keep_history=True)
+    flow, output = fed(spark, keep_history=True)
     with flow:
-        kept.save_as_table(tables[0], updates=True)
-        updates = rows(kept.to_df())
+        output.save_as_table(tables[0], updates=True)
+        updates = rows(output.to_df())
     assert rows(spark.table(tables[0])) == updates
     with Dataflow(spark, keep_history=True) as flow:
         orders, orders_in = flow.import_table(tables[0], input="orders")
@@ -141,18 +141,18 @@ def test_updates_go_out_and_in(spark, tables):
 
 
 def test_a_table_is_a_constant_or_rows_of_an_input(spark, tables):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
-        kept.save_as_table(tables[0])
-        kept.save_as_table(tables[1], updates=True)
+        output.save_as_table(tables[0])
+        output.save_as_table(tables[1], updates=True)
     with Dataflow(spark) as flow:
         orders, orders_in = flow.input("names", "name string")
-        found = orders.join(flow.import_table(tables[0]), "name").keep()
+        joined = orders.join(flow.import_table(tables[0]), "name").keep()
         fresh, _ = flow.import_table(tables[0], input="fresh")
         fresh = fresh.keep()
         orders_in.insert([("n1",), ("nobody",)])
         flow.advance_to(1)
-        assert rows(found.at()) == {("n1", 1, 1.0): 1}
+        assert rows(joined.at()) == {("n1", 1, 1.0): 1}
         assert fresh.at().count() == 100
         with pytest.raises(SchemaError, match="flow.input"):
             flow.import_table(tables[1])
@@ -180,7 +180,7 @@ def test_an_import_that_fails_leaves_nothing(spark, tables, columns, error, said
         try:
             with pytest.raises(error, match=said):
                 flow.import_table("diff_d", input="orders")
-            # No input holds the others back, and its name is free.
+            # The failed input holds no other back, and its name is free.
             words_in.advance_to(6)
             assert flow.step() and flow.progress().frontier == Antichain([6])
             orders, _ = flow.import_table("diff_c", input="orders")
@@ -203,16 +203,16 @@ def test_a_program_does_not_give_a_table_again(spark, tables, tmp_path):
 
 
 def test_buckets_in_a_column_where_spark_has_none(spark, tables):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
-        kept.save_as_table(tables[0], bucket_column="_bucket")
-        assert rows(spark.table(tables[0]).drop("_bucket")) == rows(kept.at())
+        output.save_as_table(tables[0], bucket_column="_bucket")
+        assert rows(spark.table(tables[0]).drop("_bucket")) == rows(output.at())
         assert spark.sql(f"SHOW PARTITIONS {tables[0]}").count() == 4
         assert spark.table(tables[0]).where("_bucket <> pmod(hash(name), 4)").count() == 0
         constant = flow.import_table(tables[0])
         assert constant.columns == ["name", "n", "amount"]
         with pytest.raises(SchemaError, match="bucket_column"):
-            kept.save_as_table(tables[1], bucket_column="Name")
+            output.save_as_table(tables[1], bucket_column="Name")
 
 
 def test_a_stored_collection_is_saved_too(spark, tables, tmp_path):
@@ -234,22 +234,22 @@ def test_a_stored_collection_is_saved_too(spark, tables, tmp_path):
 def test_null_keys_and_odd_names(spark, tables):
     with Dataflow(spark, buckets=3) as flow:
         odd, odd_in = flow.input("odd", "`a.b` string, `c d` int, E double")
-        kept = odd.arrange_by_key("a.b").keep()
+        output = odd.arrange_by_key("a.b").keep()
         odd_in.insert([(None, 1, 0.0), (None, 1, -0.0), ("x", None, float("nan"))])
         flow.advance_to(1)
-        kept.save_as_table(tables[0])
+        output.save_as_table(tables[0])
         assert Counter(map(repr, spark.table(tables[0]).collect())) == Counter(
-            map(repr, kept.at().collect()))
-        kept.save_as_table(tables[0], by="e", mode="overwrite")
+            map(repr, output.at().collect()))
+        output.save_as_table(tables[0], by="e", mode="overwrite")
         assert "Exchange" not in plan(spark.table(tables[0]).groupBy("E").count())
 
 
 def test_empty_collections_and_those_without_a_key(spark, tables):
     with Dataflow(spark) as flow:
         words, words_in = flow.input("words", "word string")
-        kept, total = words.keep(), words.groupBy().count().keep()
+        output, total = words.keep(), words.groupBy().count().keep()
         flow.advance_to(1)
-        kept.save_as_table(tables[0])
+        output.save_as_table(tables[0])
         total.save_as_table(tables[1], by=[])
         assert spark.table(tables[0]).count() == 0
         assert spark.table(tables[0]).columns == ["word"]
@@ -266,21 +266,21 @@ def test_every_type_goes_out_and_in_also_where_there_is_none(spark, tables, by):
     data = [tuple(values[number % len(values)] for values in VALUES.values())
             for number in range(10)]
     key = [names[by]] if by else list(names.values())
-    for given in [], data:
+    for records in [], data:
         with Dataflow(spark, buckets=3) as flow:
             typed, typed_in = flow.input("typed", schema)
-            kept = typed.arrange_by_key(*key).keep()
-            typed_in.insert(given)
+            output = typed.arrange_by_key(*key).keep()
+            typed_in.insert(records)
             flow.advance_to(1)
-            kept.save_as_table(tables[0], mode="overwrite")
-            kept.save_as_table(tables[1], updates=True, mode="overwrite")
-            expected = Counter(map(repr, kept.at().collect()))
-            assert sum(expected.values()) == len(given)
+            output.save_as_table(tables[0], mode="overwrite")
+            output.save_as_table(tables[1], updates=True, mode="overwrite")
+            expected = Counter(map(repr, output.at().collect()))
+            assert sum(expected.values()) == len(records)
         with Dataflow(spark, buckets=3) as flow:
-            found = [flow.import_table(name, input=name)[0] for name in tables]
-            found = [frame.arrange_by_key(*key).keep() for frame in found]
+            imported = [flow.import_table(name, input=name)[0] for name in tables]
+            imported = [frame.arrange_by_key(*key).keep() for frame in imported]
             flow.advance_to(1)
-            for frame in found:
+            for frame in imported:
                 assert Counter(map(repr, frame.at().collect())) == expected
 
 
@@ -290,12 +290,12 @@ BAD = ["`../evil`", "x/../../evil", "", ".", "a..b", "a.b.c.d", "a`b", "a b", "a
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_name_that_is_none_is_refused_before_spark_sees_it(spark, name, tmp_path):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
         warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
         before = set(os.listdir(os.path.dirname(warehouse)))
         with pytest.raises(SchemaError, match="no name of a table"):
-            kept.save_as_table(name)
+            output.save_as_table(name)
         with pytest.raises(SchemaError, match="no name of a table"):
             flow.import_table(name)
         assert set(os.listdir(os.path.dirname(warehouse))) == before
@@ -307,28 +307,28 @@ def test_names_that_are_some():
 
 
 def test_what_is_there_stays(spark, tables):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
         spark.range(3).write.saveAsTable(tables[0])
         with pytest.raises(StorageError, match="mode='overwrite'"):
-            kept.save_as_table(tables[0].upper())
+            output.save_as_table(tables[0].upper())
         assert spark.table(tables[0]).count() == 3
-        kept.save_as_table(tables[0], mode="overwrite")
+        output.save_as_table(tables[0], mode="overwrite")
         assert spark.table(tables[0]).count() == 100
-        # As after a restart without a metastore: the catalog has forgotten it.
+        # A folder without a table, as after a restart without a metastore.
         warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
         folder = os.path.join(warehouse, tables[1])
         os.makedirs(folder)
         with open(os.path.join(folder, "something"), "w") as file:
             file.write("mine")
         with pytest.raises(StorageError, match="forgets its tables"):
-            kept.save_as_table(tables[1])
+            output.save_as_table(tables[1])
         assert os.listdir(folder) == ["something"]
         shutil.rmtree(folder)
 
 
 def test_bad_arguments_say_what_was_wrong(spark, tables):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
         for settings, error, said in [
             (dict(mode="append"), ValueError, "'append'"),
@@ -339,7 +339,7 @@ def test_bad_arguments_say_what_was_wrong(spark, tables):
             (dict(time=9), NotReadableError, "not complete"),
         ]:
             with pytest.raises(error, match=said):
-                kept.save_as_table(tables[0], **settings)
+                output.save_as_table(tables[0], **settings)
         assert not spark.catalog.tableExists(tables[0])
 
 
@@ -348,21 +348,21 @@ class Jobs:
 
     def __init__(self, monkeypatch):
         self.plans = []
-        told = SparkRunner._run
+        run_on_spark = SparkRunner._run
 
         def run(runner, job):
             frame = getattr(job, "__self__", None)
             if isinstance(frame, DataFrame):
                 self.plans.append(plan(frame))
-            return told(runner, job)
+            return run_on_spark(runner, job)
 
         monkeypatch.setattr(SparkRunner, "_run", run)
 
-    def taken(self):
-        """For each job since the last call that read a table, whether it moved rows."""
-        found = ["Exchange" in one for one in self.plans if "FileScan" in one]
+    def take_exchanges(self):
+        """For each job that read a table since the last call, whether it moved rows."""
+        exchanges = ["Exchange" in text for text in self.plans if "FileScan" in text]
         self.plans.clear()
-        return found
+        return exchanges
 
 
 KEYED = [
@@ -388,41 +388,41 @@ def test_a_table_in_the_buckets_of_a_key_is_imported_without_an_exchange(
     more = ", time long, diff long" if updates else ""
     rows_of = [(*row, row[-1], 2) for row in data] if updates else data
     frame = spark.createDataFrame(rows_of, f"{schema}, n int{more}")
-    # Eleven buckets have more than there are keys: some are empty.
+    # Eleven buckets are more than the keys, so that some are empty.
     for number, buckets in enumerate((11, 4)):
         frame.repartition(buckets, *key).write.mode("overwrite").bucketBy(buckets, *key).sortBy(
             *key).saveAsTable(tables[number])
-    told = []
+    results = []
     for name in tables:
         with Dataflow(spark, buckets=11) as flow:
-            given, given_in = flow.import_table(name, input="given")
-            kept = given.withColumn("m", F.expr("n + 1")).arrange_by_key(*key).keep()
-            given_in.advance_to(2)
+            records, records_in = flow.import_table(name, input="given")
+            output = records.withColumn("m", F.expr("n + 1")).arrange_by_key(*key).keep()
+            records_in.advance_to(2)
             flow.step()
-            told.append([Counter(map(repr, f.collect())) for f in (kept.at(), kept.to_df())])
-            assert kept.at().count() == len(data) * (2 if updates else 1)
-            # Zeros of a float lose their sign first, and Spark no longer plans by the buckets.
-            assert jobs.taken() == [name == tables[1] or "double" in schema]
-    assert told[0] == told[1]
+            results.append([Counter(map(repr, f.collect())) for f in (output.at(), output.to_df())])
+            assert output.at().count() == len(data) * (2 if updates else 1)
+            # A float zero loses its sign before the plan, which then ignores the buckets.
+            assert jobs.take_exchanges() == [name == tables[1] or "double" in schema]
+    assert results[0] == results[1]
 
 
 @in_buckets
 def test_what_save_as_table_wrote_is_imported_without_an_exchange(spark, tables, monkeypatch):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
-        kept.save_as_table(tables[0])
+        output.save_as_table(tables[0])
     jobs, there = Jobs(monkeypatch), rows(spark.table(tables[0]))
     with Dataflow(spark, buckets=4) as flow:
         names, names_in = flow.input("names", "NAME string, again string")
-        found = names.join(flow.import_table(tables[0]), "name").keep()
+        joined = names.join(flow.import_table(tables[0]), "name").keep()
         names_in.insert([("n1", "x"), ("nobody", "y")])
         flow.advance_to(1)
-        assert rows(found.at()) == {("n1", "x", 1, 1.0): 1}
-        assert jobs.taken() == [False]
-    for of, moved, expected in [
+        assert rows(joined.at()) == {("n1", "x", 1, 1.0): 1}
+        assert jobs.take_exchanges() == [False]
+    for program, moved, expected in [
         (lambda orders: orders.withColumnRenamed("name", "a.b").arrange_by_key("A.b"), False,
          there),
-        # Of the other buckets Spark reads nothing.
+        # Spark reads no other bucket.
         (lambda orders: orders.where("name = 'n1'").arrange_by_key("name"), False,
          {("n1", 1, 1.0): 1}),
         (lambda orders: orders.where("name = 'nobody'").arrange_by_key("name"), False, {}),
@@ -434,19 +434,19 @@ def test_what_save_as_table_wrote_is_imported_without_an_exchange(spark, tables,
     ]:
         with Dataflow(spark, buckets=4) as flow:
             more = flow.import_table(tables[0])
-            kept = of(flow.import_table(tables[0], input="orders")[0]).keep()
+            output = program(flow.import_table(tables[0], input="orders")[0]).keep()
             flow.advance_to(1)
-            assert jobs.taken()[-1] is moved
-            assert rows(kept.at()) == expected
+            assert jobs.take_exchanges()[-1] is moved
+            assert rows(output.at()) == expected
 
 
 @in_buckets
 def test_rows_that_are_not_in_their_bucket_are_moved(spark, tables, monkeypatch):
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
-        kept.save_as_table(tables[0])
+        output.save_as_table(tables[0])
     there = rows(spark.table(tables[0]))
-    # As if a program that hashes in another way had written the table.
+    # The files look as if a program with another hash function had written the table.
     for path in files_of(spark, tables[0]):
         bucket = int(path.split("_")[-1].split(".")[0])
         folder, name = os.path.split(path)
@@ -456,24 +456,24 @@ def test_rows_that_are_not_in_their_bucket_are_moved(spark, tables, monkeypatch)
     spark.catalog.refreshTable(tables[0])
     jobs = Jobs(monkeypatch)
     with Dataflow(spark, buckets=4) as flow:
-        kept = flow.import_table(tables[0], input="orders")[0].arrange_by_key("name").keep()
+        output = flow.import_table(tables[0], input="orders")[0].arrange_by_key("name").keep()
         flow.advance_to(1)
-        assert jobs.taken() == [False, True]
-        assert rows(kept.at()) == there
+        assert jobs.take_exchanges() == [False, True]
+        assert rows(output.at()) == there
 
 
-@pytest.mark.parametrize("given", [None, "true", "false"])
-def test_an_import_leaves_the_settings_of_the_session(spark, tables, given):
+@pytest.mark.parametrize("value", [None, "true", "false"])
+def test_an_import_leaves_the_settings_of_the_session(spark, tables, value):
     setting = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
-    flow, kept = fed(spark)
+    flow, output = fed(spark)
     with flow:
-        kept.save_as_table(tables[0])
+        output.save_as_table(tables[0])
     try:
-        if given is not None:
-            spark.conf.set(setting, given)
+        if value is not None:
+            spark.conf.set(setting, value)
         with Dataflow(spark, buckets=4) as flow:
             flow.import_table(tables[0], input="orders")[0].arrange_by_key("name").keep()
             flow.advance_to(1)
-        assert spark.conf.getAll.get(setting) == given
+        assert spark.conf.getAll.get(setting) == value
     finally:
         spark.conf.unset(setting)
