@@ -1,4 +1,4 @@
-"""Parquet files that are read without the JVM: which frames, and that rows are the same."""
+"""Parquet files that the library reads without the JVM: the frames, and equal rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark_diff.errors import SourceError
 from pyspark_diff.kernels.equality import normal_table
 from pyspark_diff.runners.parquet import Bounds, ParquetScan, parquet_scan
 
-#: What is about files that the library reads, and not Spark.
+#: The mark of tests about files that the library reads instead of Spark.
 without_spark = pytest.mark.classic_only("which files a frame reads is told by its plan in the JVM")
 
 EDGES = pa.table({
@@ -50,16 +50,16 @@ def edges(spark, folder):
 
 
 def rows_of(tables) -> Counter:
-    """The rows of tables with how often each is there, NaN and -0.0 told from others."""
+    """The counts of the rows of tables; NaN and -0.0 differ from other values."""
     rows = (row for table in tables for row in table.to_pylist())
     return Counter(tuple(map(repr, row.values())) for row in rows)
 
 
 def same(frame: DataFrame, scan: ParquetScan) -> bool:
-    found = list(scan.tables())
-    names = {tuple(table.column_names) for table in found}
+    tables = list(scan.tables())
+    names = {tuple(table.column_names) for table in tables}
     assert names <= {tuple(frame.columns)}
-    return rows_of(found) == rows_of([normal_table(frame.toArrow())])
+    return rows_of(tables) == rows_of([normal_table(frame.toArrow())])
 
 
 #: Frames that are read without Spark.
@@ -252,8 +252,8 @@ def test_files_that_are_read(spark, tmp_path, kind):
 
     try:
         with_setting(spark, "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS", write)
-        found = spark.table("plain_files") if kind == "table" else spark.read.parquet(path)
-        assert same(found, parquet_scan(found))
+        stored = spark.table("plain_files") if kind == "table" else spark.read.parquet(path)
+        assert same(stored, parquet_scan(stored))
     finally:
         spark.sql("DROP TABLE IF EXISTS plain_files")
 
@@ -302,7 +302,7 @@ def test_any_table_is_read_alike(spark, data, tmp_path_factory):
     scan = parquet_scan(frame)
     if scan is not None:
         assert same(frame, scan)
-    # Files that tell nothing of moments may have old ones.
+    # Files without statistics of a date or timestamp may have values of the old calendar.
     moments = any(pa.types.is_temporal(kind) for kind in kinds)
     assert scan is not None or condition is not None or moments
 
@@ -321,7 +321,7 @@ def test_bounds(spark, tmp_path):
 
 @pytest.fixture
 def updates(spark, tmp_path) -> DataFrame:
-    """Update rows in files, of which some vanish."""
+    """Update rows in files; some rows cancel."""
     random = np.random.default_rng(3)
     table = pa.table({
         "src": random.integers(0, 20, 900), "dst": random.integers(0, 5, 900),
@@ -334,8 +334,8 @@ def updates(spark, tmp_path) -> DataFrame:
 
 
 def answers(spark: SparkSession, frame: DataFrame, runner: str) -> list[Counter]:
-    """What flows and whole histories give that a frame is handed to, in several ways."""
-    found = []
+    """The results of a flow and a whole history that read a frame in several ways."""
+    results = []
     with Dataflow(spark, runner=runner) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         others, others_in = flow.input("others", "src long")
@@ -352,20 +352,20 @@ def answers(spark: SparkSession, frame: DataFrame, runner: str) -> list[Counter]
             edges_in.advance_to(time)
             others_in.advance_to(time)
             flow.step()
-            found += [rows_of([c.at(time - 1).toArrow()]) for c in (counts, upper, pairs)]
-        found.append(Counter())
+            results += [rows_of([c.at(time - 1).toArrow()]) for c in (counts, upper, pairs)]
+        results.append(Counter())
         for row, number in rows_of(shown).items():
-            found[-1][row[:-1]] += number * int(row[-1])
+            results[-1][row[:-1]] += number * int(row[-1])
     degrees = DiffFrame(frame).select("src").count().to_df()
-    return [*found, rows_of([degrees.toArrow()])]
+    return [*results, rows_of([degrees.toArrow()])]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark", "auto"])
 def test_answers_agree(spark, updates, runner, monkeypatch):
-    found = answers(spark, updates, runner)
+    results = answers(spark, updates, runner)
     for module in (input_session, inputs, whole_history):
         monkeypatch.setattr(module, "parquet_scan", lambda frame: None)
-    assert found == answers(spark, updates, "spark")
+    assert results == answers(spark, updates, "spark")
 
 
 @pytest.mark.classic_only("asks Spark's context for its jobs")
@@ -417,7 +417,7 @@ def test_times_behind_the_frontier_are_told(spark, updates):
 
 @without_spark
 def test_a_file_that_changes_later(spark, tmp_path):
-    """Before a step it is for Spark to say what that means; within one it is an error."""
+    """Before a step Spark reads the new file; within a step the change is an error."""
     path = tmp_path / "0.parquet"
     pq.write_table(pa.table({"n": [1, 2, 3]}), path)
     frame = spark.read.parquet(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What each kind of sink leaves of the changes it is given: each once, whatever comes between."""
+"""Each kind of sink stores each change once, after any failure."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_change_log_has_each_epoch_once(spark, tmp_path, fails):
         log.changes.append(Inserts([("b",)]))
         flow.catch_up()
     flow.close()
-    found = read(spark, folder)
-    # The words of a night that failed are an epoch of their own, as they were committed.
-    assert [row[-1] for row in found if row[0] == "a" and row[3] > 0] == [1, 3, 5]
+    log_rows = read(spark, folder)
+    # The words of a failed night were committed, so that they are an epoch of their own.
+    assert [row[-1] for row in log_rows if row[0] == "a" and row[3] > 0] == [1, 3, 5]
     total = spark.read.parquet(str(folder)).groupBy("word", "count").agg(F.sum("diff").alias("n"))
     assert sorted(map(tuple, total.where("n <> 0").collect())) == [("a", 6, 1), ("b", 3, 1)]
 
@@ -119,17 +119,17 @@ def test_a_collection_that_stays_empty_is_written_once(spark, tmp_path):
 
 @pytest.fixture
 def warned(spark):
-    """What Spark's log has of warnings about streams and their folders."""
+    """The warnings of Spark's log about streams and their folders."""
     jvm, name = spark._jvm, "org.apache.spark.sql.execution.streaming"
-    log4j, found = jvm.org.apache.logging.log4j, jvm.java.io.StringWriter()
+    log4j, writer = jvm.org.apache.logging.log4j, jvm.java.io.StringWriter()
     appender = log4j.core.appender.WriterAppender.createAppender(
-        None, None, found, "warned", False, True
+        None, None, writer, "warned", False, True
     )
     appender.start()
     logger = log4j.LogManager.getLogger(name)
     log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN)
     logger.addAppender(appender)
-    yield found.toString
+    yield writer.toString
     logger.removeAppender(appender)
     log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
 
@@ -150,17 +150,17 @@ def test_a_new_folder_is_no_warning(spark, tmp_path, warned, sink):
 @pytest.mark.parametrize("runner", ["local", "spark"])
 @pytest.mark.parametrize("closes", [False, True])
 def test_the_first_changes_have_their_times(spark, times, runner, closes):
-    """As the later ones: also where the past of a collection is not kept."""
+    """The first changes also have their times when a collection keeps no history."""
     def at(time):
         return time if times is None else (time, 2 - time)
 
     how = {} if times is None else {"time_type": times}
-    given, seen = [], []
+    from_sink, from_inspect = [], []
     with Dataflow(spark, runner=runner, **how) as flow:
         words, session = flow.input("words", "word string")
         counts = words.count()
-        counts.inspect(lambda record, time, diff: seen.append((*record, time, diff)))
-        counts.sink("counts", foreach(lambda changes, epoch: given.extend(
+        counts.inspect(lambda record, time, diff: from_inspect.append((*record, time, diff)))
+        counts.sink("counts", foreach(lambda changes, epoch: from_sink.extend(
             (row[0], row[1], row[2] if times is None else tuple(row[2]), row[3])
             for row in changes.collect()
         )))
@@ -171,12 +171,12 @@ def test_the_first_changes_have_their_times(spark, times, runner, closes):
             flow.advance_to(9 if times is None else (9, 9))
         session.close()
         flow.step()
-    assert sorted(given) == sorted(seen) and len(seen) >= 4
-    assert {time for *_, time, _ in given} >= {at(0), at(1)}
+    assert sorted(from_sink) == sorted(from_inspect) and len(from_inspect) >= 4
+    assert {time for *_, time, _ in from_sink} >= {at(0), at(1)}
 
 
 class _Rows(Sink):
-    """Keeps the few changes of each epoch, and its changes."""
+    """Keep the few changes of each epoch, and its changes."""
 
     def __init__(self):
         self.epochs = []

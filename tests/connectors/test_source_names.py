@@ -54,7 +54,7 @@ def schema_of(names):
 
 
 def names_of(format):
-    """All names that a format has."""
+    """All names that a format can store."""
     return [name for name in NAMES if format != "orc" or "`" not in name]
 
 
@@ -62,8 +62,8 @@ def rows_of(frame):
     return Counter(map(tuple, frame.collect()))
 
 
-def put(spark, folder, name, rows, schema, format):
-    """One file of rows, whose name has any characters."""
+def write(spark, folder, name, rows, schema, format):
+    """Write one file of rows under a name with any characters."""
     if format == "json":
         lines = [json.dumps(dict(zip(schema.names, row))) for row in rows]
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,31 +85,31 @@ def test_columns_of_files(spark, flow, tmp_path, format, keyed):
     key = [names[0].swapcase(), "_METADATA"] if keyed else ()
     source = files(str(tmp_path / "in"), schema_of(names), format=format, key=key, op=op,
                    order=["A.b", "ORDER"])
-    kept = flow.source("rows", source).keep()
+    output = flow.source("rows", source).keep()
     rows = [tuple(f"{n}{i}" for i in range(len(names))) for n in range(3)]
-    put(spark, tmp_path / "in", "1", [(*row, "c") for row in rows], schema, format)
+    write(spark, tmp_path / "in", "1", [(*row, "c") for row in rows], schema, format)
     flow.catch_up()
-    assert rows_of(kept.at()) == Counter(rows) and kept.at().columns == names
-    put(spark, tmp_path / "in", "2", [(*rows[1], "d")], schema, format)
+    assert rows_of(output.at()) == Counter(rows) and output.at().columns == names
+    write(spark, tmp_path / "in", "2", [(*rows[1], "d")], schema, format)
     flow.catch_up()
-    assert rows_of(kept.at()) == Counter([rows[0], rows[2]])
+    assert rows_of(output.at()) == Counter([rows[0], rows[2]])
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_folders_and_names_of_files(spark, flow, tmp_path, folder, format):
     schema = schema_of(["v"])
-    kept = flow.source(
+    output = flow.source(
         "rows", files(str(tmp_path / folder), schema, format=format, op=None)).keep()
     # Each pattern would match the names after it, which are read only once.
     names = ["a*", "a?b", "a[bc]", "{ab,ac}", "ab", "ac", "axb", "a b%41+c", "é\\*", "a=b", "#1"]
     for number, name in enumerate(names):
-        put(spark, tmp_path / folder, name, [(name,)], schema, format)
+        write(spark, tmp_path / folder, name, [(name,)], schema, format)
         if number % 3 == 2:
             flow.catch_up()
-            assert rows_of(kept.at()) == Counter((name,) for name in names[:number + 1])
+            assert rows_of(output.at()) == Counter((name,) for name in names[:number + 1])
     flow.catch_up()
-    assert rows_of(kept.at()) == Counter((name,) for name in names)
+    assert rows_of(output.at()) == Counter((name,) for name in names)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -124,10 +124,10 @@ def test_folders_of_sinks(spark, tmp_path, folder, sink):
         feed.remove([(1,)])
         flow.advance_to(2)
         escaped = "".join(f"\\{mark}" if mark in "{}[]*?\\" else mark for mark in path)
-        found = spark.read.parquet(escaped)
+        stored = spark.read.parquet(escaped)
         if sink is change_log:
-            found = found.groupBy("a").agg(F.sum("diff").alias("n")).where("n > 0").select("a")
-        assert rows_of(found) == {(2,): 1}
+            stored = stored.groupBy("a").agg(F.sum("diff").alias("n")).where("n > 0").select("a")
+        assert rows_of(stored) == {(2,): 1}
     other.write.mode("overwrite").parquet(path)
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "a int")
@@ -139,43 +139,43 @@ def test_folders_of_sinks(spark, tmp_path, folder, sink):
 
 @pytest.mark.parametrize("format", ["parquet", "json", "orc"])
 def test_columns_of_sinks(spark, tmp_path, format):
-    given = []
+    columns = []
     with Dataflow(spark, runner="local") as flow:
         names = names_of(format)
         rows, feed = flow.input("rows", schema_of(names))
         rows.sink("log", change_log(str(tmp_path / "log"), format=format))
         rows.sink("all", snapshot(str(tmp_path / "all"), format=format))
-        rows.sink("each", foreach(lambda frame, _: given.append(frame.columns)))
+        rows.sink("each", foreach(lambda frame, _: columns.append(frame.columns)))
         row = tuple(f"{i}" for i in range(len(names)))
         feed.insert([row])
         flow.advance_to(1)
-    assert given == [[*names, "time", "diff"]]
+    assert columns == [[*names, "time", "diff"]]
     for name in "log", "all":
-        found = spark.read.schema(schema_of(names)).format(format).load(str(tmp_path / name))
-        assert rows_of(found.drop("epoch")) == {row: 1}
+        stored = spark.read.schema(schema_of(names)).format(format).load(str(tmp_path / name))
+        assert rows_of(stored.drop("epoch")) == {row: 1}
 
 
 @pytest.mark.parametrize("enveloped", [False, True])
 @pytest.mark.parametrize("keyed", [False, True])
 def test_columns_of_events(spark, flow, tmp_path, enveloped, keyed):
     key = [NAMES[0].swapcase(), "_METADATA"] if keyed else ()
-    kept = flow.source("rows", debezium(str(tmp_path), schema_of(NAMES), key=key)).keep()
-    one, two = ({name: f"{n}{i}" for i, name in enumerate(NAMES)} for n in range(2))
-    new = {**one, "gone": "new"}
-    events = [{"op": "c", "before": None, "after": one, "ts_ms": 1},
-              {"op": "c", "before": None, "after": two, "ts_ms": 2},
-              {"op": "u", "before": one, "after": new, "ts_ms": 3},
-              {"op": "d", "before": two, "after": None, "ts_ms": 4}]
+    output = flow.source("rows", debezium(str(tmp_path), schema_of(NAMES), key=key)).keep()
+    first, second = ({name: f"{n}{i}" for i, name in enumerate(NAMES)} for n in range(2))
+    new = {**first, "gone": "new"}
+    events = [{"op": "c", "before": None, "after": first, "ts_ms": 1},
+              {"op": "c", "before": None, "after": second, "ts_ms": 2},
+              {"op": "u", "before": first, "after": new, "ts_ms": 3},
+              {"op": "d", "before": second, "after": None, "ts_ms": 4}]
     (tmp_path / "e.json").write_text("\n".join(
         json.dumps({"payload": event} if enveloped else event) for event in events))
     flow.catch_up()
-    assert rows_of(kept.at()) == {tuple(new.values()): 1}
+    assert rows_of(output.at()) == {tuple(new.values()): 1}
     # A late event: with a key, all events of its key are looked up.
     late = {name: f"{name}2" for name in NAMES}
     event = {"op": "c", "before": None, "after": late, "ts_ms": 1}
     (tmp_path / "f.json").write_text(json.dumps({"payload": event} if enveloped else event))
     flow.catch_up()
-    assert rows_of(kept.at()) == {tuple(new.values()): 1, tuple(late.values()): 1}
+    assert rows_of(output.at()) == {tuple(new.values()): 1, tuple(late.values()): 1}
 
 
 def test_columns_of_tables(spark, flow):
@@ -191,21 +191,21 @@ def test_columns_of_tables(spark, flow):
         "versions": spark.createDataFrame(
             [(*row, n, n == 1) for n, row in enumerate(rows)], versions),
     }
-    kept = {name: flow.source(name, source).keep() for name, source in {
+    outputs = {name: flow.source(name, source).keep() for name, source in {
         "whole": snapshots(lambda: frames["rows"]),
         "keyed": snapshots(lambda: frames["rows"], key=key),
         "updates": updates(lambda: frames["counts"], time="T.`X", diff="D D"),
         "upserts": upserts(lambda: frames["versions"], key=key, order="q.R", deleted="IS`GONE"),
     }.items()}
     flow.catch_up()
-    found = {name: rows_of(one.at()) for name, one in kept.items()}
-    assert found["whole"] == found["keyed"] == Counter(rows)
-    assert found["updates"] == {rows[1]: 1, rows[2]: 2}
-    assert found["upserts"] == {(*row, n): 1 for n, row in enumerate(rows) if n != 1}
+    actual = {name: rows_of(output.at()) for name, output in outputs.items()}
+    assert actual["whole"] == actual["keyed"] == Counter(rows)
+    assert actual["updates"] == {rows[1]: 1, rows[2]: 2}
+    assert actual["upserts"] == {(*row, n): 1 for n, row in enumerate(rows) if n != 1}
 
 
 def test_columns_of_large_feeds(spark, monkeypatch):
-    """Spark finds the last change of each key if the driver does not take the rows."""
+    """Spark finds the last change of each key if the driver does not collect the rows."""
     monkeypatch.setattr(versioned, "few", lambda rows: None)
     kinds = ["insert", "update_preimage", "update_postimage", "delete"]
     struct = schema_of(NAMES)
@@ -239,9 +239,9 @@ def test_net_changes_are_the_same_on_the_driver_and_in_spark(spark):
     def known(row):
         return (*row[: 2 if row[len(NAMES)] == "delete" else len(NAMES)], row[len(NAMES)])
 
-    found = [Counter(known(row) for row in some if row[:2] != old[4][:2])
-             for some in (net, zip(*(column.to_pylist() for column in rows.columns)))]
-    assert found[0] == found[1] == Counter(
+    results = [Counter(known(row) for row in some if row[:2] != old[4][:2])
+               for some in (net, zip(*(column.to_pylist() for column in rows.columns)))]
+    assert results[0] == results[1] == Counter(
         [(*old[0], "insert"), (*new[1], "update"), (*old[2][:2], "delete")])
 
 
@@ -249,22 +249,22 @@ def test_net_changes_are_the_same_on_the_driver_and_in_spark(spark):
 def test_columns_of_batches(spark, flow, keyed):
     key = [NAMES[0].swapcase(), "_METADATA"] if keyed else ()
     source = batches(schema_of(NAMES), key=key, op="Is`Op", order=["G.one", "ORDER"])
-    kept, query = flow.source("it's `a.b`", source).keep(), "`q` {x}*'/"
+    output, query = flow.source("it's `a.b`", source).keep(), "`q` {x}*'/"
     rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
     # The second batch has its columns in another case, and in another order.
     first = schema_of([*NAMES, "is`OP", "g.One"])
     second = schema_of(["IS`op", "G.ONE", *(name.swapcase() for name in NAMES)])
     take = source.into(flow, query=query)
     take(spark.createDataFrame([(*row, "c", "1") for row in rows], first), 0)
-    assert rows_of(kept.at()) == Counter(rows) and kept.at().columns == NAMES
+    assert rows_of(output.at()) == Counter(rows) and output.at().columns == NAMES
     changes = [("d", "1", *rows[1]), ("c", "2", *rows[1]), ("d", "3", *rows[1])]
     take(spark.createDataFrame(changes, second), 1)
-    take(spark.createDataFrame(changes, second), 1)  # Spark does a batch again
-    assert rows_of(kept.at()) == Counter([rows[0], rows[2]])
+    take(spark.createDataFrame(changes, second), 1)  # Spark repeats the batch
+    assert rows_of(output.at()) == Counter([rows[0], rows[2]])
 
 
 def put_rows(spark, store, name, query, number, rows, struct):
-    """One batch of an inbox, as a stream writes it."""
+    """Write one batch of an inbox, as a stream does."""
     objects = objects_at(store)
     arrow = pa.RecordBatch.from_arrays(
         [pa.array(column) for column in zip(*rows)], names=struct.names)
@@ -277,21 +277,21 @@ def test_columns_and_folders_of_inboxes(spark, flow, tmp_path, folder, declared)
     store, name, query = str(tmp_path / folder), "we`ird '{x}*' é%41/..", "`q`?"
     key = [NAMES[0].swapcase(), "_METADATA"]
     rows = [tuple(f"{n}{i}" for i in range(len(NAMES))) for n in range(3)]
-    new = tuple(old if one in (NAMES[0], "_metadata") else "new"
-                for one, old in zip(NAMES, rows[1]))
-    other = [one.swapcase() for one in reversed(NAMES)]
+    new = tuple(old if column in (NAMES[0], "_metadata") else "new"
+                for column, old in zip(NAMES, rows[1]))
+    other = [column.swapcase() for column in reversed(NAMES)]
     put_rows(spark, store, name, query, 0, rows, schema_of(NAMES))
     schema = schema_of(NAMES) if declared else None
-    kept = {
+    outputs = {
         "rows": flow.source("rows", inbox(store, name, schema=schema)).keep(),
         "keyed": flow.source("keyed", inbox(store, name, schema=schema, key=key)).keep(),
     }
     flow.catch_up()
     put_rows(spark, store, name, query, 1, [tuple(reversed(new))], schema_of(other))
     flow.catch_up()
-    assert kept["rows"].at().columns == kept["keyed"].at().columns == NAMES
-    assert rows_of(kept["rows"].at()) == Counter([*rows, new])
-    assert rows_of(kept["keyed"].at()) == Counter([rows[0], new, rows[2]])
+    assert outputs["rows"].at().columns == outputs["keyed"].at().columns == NAMES
+    assert rows_of(outputs["rows"].at()) == Counter([*rows, new])
+    assert rows_of(outputs["keyed"].at()) == Counter([rows[0], new, rows[2]])
 
 
 @pytest.mark.slow
@@ -304,23 +304,23 @@ def test_names_of_a_stream_into_an_inbox(spark, flow, tmp_path, folder):
     stream.format("diff").options(path=store, name=name).option(
         "checkpointLocation", f"{tmp_path}/checkpoint"
     ).trigger(availableNow=True).start().awaitTermination()
-    kept = flow.source("rows", inbox(store, name)).keep()
+    output = flow.source("rows", inbox(store, name)).keep()
     flow.catch_up()
-    assert rows_of(kept.at()) == Counter(rows) and kept.at().columns == NAMES
+    assert rows_of(output.at()) == Counter(rows) and output.at().columns == NAMES
 
 
 @pytest.mark.parametrize("sensitive", [False, True])
 def test_columns_of_an_inbox_that_differ_in_case(spark, flow, tmp_path, sensitive):
-    """A stream of a session that distinguishes them has written both."""
+    """A stream of a session that distinguishes cases has written both."""
     struct = T.StructType([T.StructField(name, T.LongType()) for name in ("A", "a", "d")])
     put_rows(spark, str(tmp_path), "i", "q", 0, [(1, 2, 1)], struct)
     spark.conf.set("spark.sql.caseSensitive", sensitive)
     try:
         for name in "A", "a":
-            kept = flow.source(f"of {name}", inbox(str(tmp_path), "i", schema=f"{name} long"))
-            kept = kept.keep()
+            output = flow.source(f"of {name}", inbox(str(tmp_path), "i", schema=f"{name} long"))
+            output = output.keep()
             flow.catch_up()
-            assert rows_of(kept.at()) == {(1 if name == "A" else 2,): 1}
+            assert rows_of(output.at()) == {(1 if name == "A" else 2,): 1}
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
 
@@ -329,9 +329,9 @@ def test_an_inbox_whose_diff_is_called_time(spark, flow, tmp_path):
     struct = T.StructType([T.StructField("v", T.StringType()), *(
         T.StructField(name, T.LongType()) for name in ("Diff", "Time"))])
     put_rows(spark, str(tmp_path), "i", "q", 0, [("a", 0, 2), ("b", 3, 1)], struct)
-    kept = flow.source("rows", inbox(str(tmp_path), "i", diff="time", time="diff")).keep()
+    output = flow.source("rows", inbox(str(tmp_path), "i", diff="time", time="diff")).keep()
     flow.catch_up()
-    assert rows_of(kept.at()) == {("a",): 2, ("b",): 1} and kept.at().columns == ["v"]
+    assert rows_of(output.at()) == {("a",): 2, ("b",): 1} and output.at().columns == ["v"]
     assert flow.session("rows").time() == 4
 
 
@@ -345,9 +345,9 @@ def test_a_diff_or_time_that_is_another_column_is_refused(tmp_path, diff, time, 
 
 def test_a_time_called_diff_and_a_diff_called_time(spark, flow):
     frame = spark.createDataFrame([("a", 0, 2), ("b", 3, 1)], "v string, diff long, time long")
-    kept = flow.source("rows", updates(lambda: frame, diff="time", time="diff")).keep()
+    output = flow.source("rows", updates(lambda: frame, diff="time", time="diff")).keep()
     flow.catch_up()
-    assert rows_of(kept.at()) == {("a",): 2, ("b",): 1}
+    assert rows_of(output.at()) == {("a",): 2, ("b",): 1}
     assert flow.session("rows").time() == 4
 
 
@@ -358,9 +358,9 @@ def test_an_op_that_is_a_column_is_refused(op, column):
 
 
 @pytest.mark.parametrize("name", ["epoch", "Epoch"])
-@pytest.mark.parametrize("of", ["column", "time", "diff"])
-def test_a_log_that_has_a_column_epoch_is_refused(spark, tmp_path, name, of):
-    names = {"time": "time", "diff": "diff", "column": "a", of: name}
+@pytest.mark.parametrize("role", ["column", "time", "diff"])
+def test_a_log_that_has_a_column_epoch_is_refused(spark, tmp_path, name, role):
+    names = {"time": "time", "diff": "diff", "column": "a", role: name}
     with Dataflow(spark, runner="local", time=names["time"], diff=names["diff"]) as flow:
         rows, feed = flow.input("rows", f"{names['column']} int")
         feed.insert([(1,)])

@@ -1,4 +1,4 @@
-"""What each kind of source reads on, and what it refuses: nothing is left out in silence."""
+"""Each kind of source reads all new changes, or refuses them with an error."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pyspark_diff.sources import (
 )
 
 
-def standing(frame):
+def rows_of(frame):
     return sorted((tuple(row) for row in frame.at().collect()), key=repr)
 
 
 class Table:
-    """Rows that are read anew each time."""
+    """A table whose rows can change between readings."""
 
     def __init__(self, spark, columns, rows=()):
         self.spark, self.columns, self.rows = spark, columns, list(rows)
@@ -50,23 +50,23 @@ def flow(spark):
 
 def test_snapshots_without_a_key_count_each_row(spark, flow):
     table = Table(spark, "a int, b array<int>", [(None, [1]), (None, [1]), (1, None)])
-    kept = flow.source("rows", snapshots(table)).keep()
+    output = flow.source("rows", snapshots(table)).keep()
     for rows in ([], [(None, [1])], [(None, [1])] * 3 + [(2, [])], [(2, [None])], []):
         flow.catch_up()
-        assert standing(kept) == sorted(table.rows, key=repr)
+        assert rows_of(output) == sorted(table.rows, key=repr)
         table.rows = rows
     flow.catch_up()
-    assert standing(kept) == []
+    assert rows_of(output) == []
 
 
-#: A column of each type, and one that has no null.
+#: A column of each type, and an `id`.
 TYPED = ", ".join(["id int", *(f"c{i} {kind}" for i, kind in enumerate(VALUES))])
 TYPED_ROWS = [
     (number, *(values[number % len(values)] for values in VALUES.values())) for number in range(3)
 ]
 
 
-#: Those that have no null in these rows.
+#: The columns without a null in these rows.
 FILLED = [f"c{i}" for i, values in enumerate(VALUES.values()) if None not in values[:3]]
 
 
@@ -74,22 +74,22 @@ FILLED = [f"c{i}" for i, values in enumerate(VALUES.values()) if None not in val
 def test_a_snapshot_of_every_type_is_empty_then_has_rows_and_is_empty_again(spark, key):
     table = Table(spark, TYPED)
     with Dataflow(spark, buckets=3) as flow:
-        kept = flow.source("rows", snapshots(table, key=key)).keep()
-        counts = kept.count().keep()
+        output = flow.source("rows", snapshots(table, key=key)).keep()
+        counts = output.count().keep()
         for rows in ([], TYPED_ROWS, [], TYPED_ROWS[1:], []):
             table.rows = rows
             flow.catch_up()
-            assert standing(kept) == sorted(map(tuple, table().collect()), key=repr)
+            assert rows_of(output) == sorted(map(tuple, table().collect()), key=repr)
             assert counts.at().count() == len(rows)
 
 
 def test_snapshots_with_a_key_are_refused_where_it_comes_twice(spark, flow):
     table = Table(spark, "a int, b int", [(1, 1), (2, 2)])
-    kept = flow.source("rows", snapshots(table, key="A")).keep()
+    output = flow.source("rows", snapshots(table, key="A")).keep()
     flow.catch_up()
     table.rows = [(2, 3), (3, 3)]
     flow.catch_up()
-    assert standing(kept) == [(2, 3), (3, 3)]
+    assert rows_of(output) == [(2, 3), (3, 3)]
 
 
 def test_a_table_whose_columns_change_is_refused(spark, flow):
@@ -109,7 +109,7 @@ def test_columns_of_a_table_may_be_called_in_another_case(spark, flow, tmp_path)
     cities = Table(spark, "Id int, City string", [(1, "a"), (2, "b")])
     versions = Table(spark, "Id int, V long, Gone boolean", [(1, 1, False), (2, 2, False)])
     counts = Table(spark, "Id int, Time long, Diff long", [(1, 0, 1), (2, 0, 2)])
-    found = [flow.source(name, source).keep() for name, source in [
+    outputs = [flow.source(name, source).keep() for name, source in [
         ("by row", snapshots(cities)),
         ("by key", snapshots(cities, key="iD")),
         ("upserts", upserts(versions, key="iD", order="v", deleted="gONE")),
@@ -118,22 +118,22 @@ def test_columns_of_a_table_may_be_called_in_another_case(spark, flow, tmp_path)
                         format="parquet")),
     ]]
 
-    def put(name, *rows):
+    def write_parquet(name, *rows):
         frame = spark.createDataFrame(rows, "OP string, ID int, cITY string")
         pq.write_table(frame.toArrow(), tmp_path / f"{name}.parquet")
 
-    put("1", ("c", 1, "a"), ("c", 2, "b"))
+    write_parquet("1", ("c", 1, "a"), ("c", 2, "b"))
     flow.catch_up()
     both = [(1, "a"), (2, "b")]
-    assert list(map(standing, found)) == [both, both, [(1, 1), (2, 2)], [(1,), (2,), (2,)], both]
-    # And in yet another one when it is read again.
+    assert list(map(rows_of, outputs)) == [both, both, [(1, 1), (2, 2)], [(1,), (2,), (2,)], both]
+    # The next reading has the names in yet another case.
     cities.columns, cities.rows = "ID int, cITY string", [(2, "c")]
     versions.columns, versions.rows = "iD int, v long, gone boolean", [
         *versions.rows, (2, 3, False), (1, 4, True)]
     counts.columns, counts.rows = "ID int, TIME long, diff int", [*counts.rows, (2, 5, -2)]
-    put("2", ("u", 2, "c"), ("d", 1, None))
+    write_parquet("2", ("u", 2, "c"), ("d", 1, None))
     flow.catch_up()
-    assert list(map(standing, found)) == [[(2, "c")], [(2, "c")], [(2, 3)], [(1,)], [(2, "c")]]
+    assert list(map(rows_of, outputs)) == [[(2, "c")], [(2, "c")], [(2, 3)], [(1,)], [(2, "c")]]
 
 
 # Logs.
@@ -141,12 +141,12 @@ def test_columns_of_a_table_may_be_called_in_another_case(spark, flow, tmp_path)
 
 def test_updates_are_read_on_and_none_is_left_out(spark, flow):
     table = Table(spark, "a string, Time long, d long", [("x", 0, 1), ("y", 4, 2)])
-    kept = flow.source("rows", updates(table, diff="D", time="time")).keep()
+    output = flow.source("rows", updates(table, diff="D", time="time")).keep()
     flow.catch_up()
     assert not flow.catch_up()
     table.rows += [("x", 5, -1)]
     flow.catch_up()
-    assert standing(kept) == [("y",), ("y",)]
+    assert rows_of(output) == [("y",), ("y",)]
     table.rows += [("z", 4, 1)]
     with pytest.raises(SourceError, match="has 3 rows up to Time = 5|had 3 when they were read"):
         flow.catch_up()
@@ -156,18 +156,18 @@ def test_updates_are_read_on_and_none_is_left_out(spark, flow):
     table.rows = table.rows[1:-1]
     with pytest.raises(SourceError, match="taken away"):
         flow.catch_up()
-    assert standing(kept) == [("y",), ("y",)]
+    assert rows_of(output) == [("y",), ("y",)]
 
 
 def test_updates_may_have_an_order_of_their_own(spark, flow):
     table = Table(spark, "a string, n date, diff long")
     day = __import__("datetime").date
-    kept = flow.source("rows", updates(table, time=None, order="n")).select("a").keep()
+    output = flow.source("rows", updates(table, time=None, order="n")).select("a").keep()
     assert not flow.catch_up()
     for number in range(1, 4):
         table.rows.append(("x", day(2024, 1, number), number))
         flow.catch_up()
-    assert len(standing(kept)) == 6
+    assert len(rows_of(output)) == 6
     with pytest.raises(SchemaError, match="order="):
         updates(table, time=None)
     with pytest.raises(SchemaError, match="no column 'nosuch'.*a, n, diff"):
@@ -177,62 +177,62 @@ def test_updates_may_have_an_order_of_their_own(spark, flow):
 def test_upserts_leave_the_latest_of_each_key(spark, flow):
     table = Table(spark, "id int, `a b` string, v long, gone boolean")
     source = upserts(table, key="ID", order="v", deleted="gone")
-    kept = flow.source("rows", source).select("id", "a b").keep()
+    output = flow.source("rows", source).select("id", "a b").keep()
     table.rows = [(1, "x", 1, None), (1, "y", 2, False), (2, "x", 3, False), (3, None, 4, False)]
     flow.catch_up()
-    assert standing(kept) == [(1, "y"), (2, "x"), (3, None)]
+    assert rows_of(output) == [(1, "y"), (2, "x"), (3, None)]
     table.rows += [(2, None, 5, True), (1, None, 6, True), (1, "z", 7, None), (9, None, 8, True)]
     flow.catch_up()
-    assert standing(kept) == [(1, "z"), (3, None)]
+    assert rows_of(output) == [(1, "z"), (3, None)]
     table.rows += [(1, "p", 9, None), (1, "q", 9, None)]
     with pytest.raises(SourceError, match=r"same order.*\(1,\)"):
         flow.catch_up()
 
 
 def test_upserts_take_late_rows(spark, flow):
-    """Also a deletion that comes before its row."""
+    """A deletion may also come before its row."""
     table = Table(spark, "id int, s string, v long, gone boolean")
-    kept = flow.source("rows", upserts(table, key="id", order="v", deleted="gone")).keep()
+    output = flow.source("rows", upserts(table, key="id", order="v", deleted="gone")).keep()
     table.rows = [(1, "x", 10, None), (2, "x", 11, None), (3, None, 20, True)]
     flow.catch_up()
     table.rows += [(1, "late", 5, None), (2, "y", 12, None), (3, "z", 15, None), (4, "w", 7, None)]
     flow.catch_up()
-    assert [row[:2] for row in standing(kept)] == [(1, "x"), (2, "y"), (4, "w")]
+    assert [row[:2] for row in rows_of(output)] == [(1, "x"), (2, "y"), (4, "w")]
     assert any(kind.path == ADDED for kind in flow.last_report.fallbacks)
     table.rows += [(4, None, 21, True)]
     flow.catch_up()
-    assert [row[:2] for row in standing(kept)] == [(1, "x"), (2, "y")]
+    assert [row[:2] for row in rows_of(output)] == [(1, "x"), (2, "y")]
     assert not flow.last_report.fallbacks
     # The state knows the rows that the table loses.
     table.rows = [(3, "late", 16, None), (2, "late", 11, None), (2, "z", 22, None)]
     flow.catch_up()
-    assert [row[:2] for row in standing(kept)] == [(1, "x"), (2, "z")]
+    assert [row[:2] for row in rows_of(output)] == [(1, "x"), (2, "z")]
 
 
 # Files.
 
 
-def put(folder: Path, name: str, *rows: object) -> None:
+def write(folder: Path, name: str, *rows: object) -> None:
     (folder / name).write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
 def test_files_are_read_once_in_their_order(spark, flow, tmp_path):
-    kept = flow.source("rows", files(str(tmp_path), "id int, city string", key="id")).keep()
+    output = flow.source("rows", files(str(tmp_path), "id int, city string", key="id")).keep()
     assert not flow.catch_up()
-    put(tmp_path, "b %41+c.json", {"op": "c", "id": 1, "city": "Rome"})
-    put(tmp_path, "a é.json", {"op": "U", "id": 1, "city": "Oslo"}, {"op": "insert", "id": 2})
+    write(tmp_path, "b %41+c.json", {"op": "c", "id": 1, "city": "Rome"})
+    write(tmp_path, "a é.json", {"op": "U", "id": 1, "city": "Oslo"}, {"op": "insert", "id": 2})
     for age, name in enumerate(["a é.json", "b %41+c.json"]):
         os.utime(tmp_path / name, (1e9 - age * 100, 1e9 - age * 100))
-    put(tmp_path, "_unfinished.json", {"op": "c", "id": 7})
-    put(tmp_path, ".hidden.json", {"op": "c", "id": 8})
+    write(tmp_path, "_unfinished.json", {"op": "c", "id": 7})
+    write(tmp_path, ".hidden.json", {"op": "c", "id": 8})
     flow.catch_up()
-    assert standing(kept) == [(1, "Oslo"), (2, None)]
+    assert rows_of(output) == [(1, "Oslo"), (2, None)]
     assert not flow.catch_up()
-    put(tmp_path, "earlier.json", {"op": "d", "id": 2})
+    write(tmp_path, "earlier.json", {"op": "d", "id": 2})
     os.utime(tmp_path / "earlier.json", (1e8, 1e8))
     flow.catch_up()
-    assert standing(kept) == [(1, "Oslo")]
-    put(tmp_path, "earlier.json", {"op": "d", "id": 1}, {"op": "d", "id": 1})
+    assert rows_of(output) == [(1, "Oslo")]
+    write(tmp_path, "earlier.json", {"op": "d", "id": 1}, {"op": "d", "id": 1})
     with pytest.raises(SourceError, match="have changed since they were read: earlier.json"):
         flow.catch_up()
     (tmp_path / "earlier.json").unlink()
@@ -246,26 +246,26 @@ def test_files_are_read_once_in_their_order(spark, flow, tmp_path):
     (["no object"], "id|JSON|json|MALFORMED"),
 ])
 def test_files_that_cannot_be_understood_are_refused(spark, flow, tmp_path, rows, part):
-    kept = flow.source("rows", files(str(tmp_path), "id int")).keep()
-    put(tmp_path, "1.json", *rows)
+    output = flow.source("rows", files(str(tmp_path), "id int")).keep()
+    write(tmp_path, "1.json", *rows)
     for _ in range(2):
         with pytest.raises((SourceError, PySparkException), match=part):
             flow.catch_up()
-    put(tmp_path, "1.json", {"op": "i", "id": 1}, {"op": "i", "id": 1}, {"op": "d", "id": 1})
+    write(tmp_path, "1.json", {"op": "i", "id": 1}, {"op": "i", "id": 1}, {"op": "d", "id": 1})
     flow.catch_up()
-    assert standing(kept) == [(1,)]
+    assert rows_of(output) == [(1,)]
 
 
 def test_changes_of_a_key_in_one_file_need_an_order(spark, flow, tmp_path):
-    put(tmp_path, "1.json", {"op": "c", "id": 1, "n": 1}, {"op": "d", "id": 1, "n": 2})
+    write(tmp_path, "1.json", {"op": "c", "id": 1, "n": 1}, {"op": "d", "id": 1, "n": 2})
     flow.source("a", files(str(tmp_path), "id int, n int", key="id")).keep()
     with pytest.raises(SourceError, match=r"same order.*\(1,\)"):
         flow.catch_up()
     with Dataflow(spark, runner="local") as other:
         ordered = files(str(tmp_path), "id int, n int", key="id", order="n")
-        kept = other.source("a", ordered).keep()
+        output = other.source("a", ordered).keep()
         other.catch_up()
-        assert standing(kept) == []
+        assert rows_of(output) == []
 
 
 def test_other_formats(spark, flow, tmp_path):
@@ -276,9 +276,9 @@ def test_other_formats(spark, flow, tmp_path):
     (tmp_path / "c" / "1.csv").write_text("id,s,op\n1,a,i\n1,a,i\n2,,d\n")
     parquet = files(str(tmp_path / "p"), "id int, s string", format="parquet", op=None)
     csv = files(str(tmp_path / "c"), "id int, s string", format="csv", options={"header": True})
-    kept = flow.source("p", parquet).concat(flow.source("c", csv)).keep()
+    output = flow.source("p", parquet).concat(flow.source("c", csv)).keep()
     flow.catch_up()
-    assert standing(kept) == [(1, "a")] * 3
+    assert rows_of(output) == [(1, "a")] * 3
     with pytest.raises(SchemaError, match="is the op of a row"):
         files(str(tmp_path), "id int, op string")
 
@@ -291,11 +291,11 @@ def test_an_order_outside_of_the_schema_is_refused(tmp_path):
 
 @pytest.mark.parametrize("names", [{"order": "no"}, {"op": "no"}])
 def test_a_batch_without_its_op_or_order_is_refused(spark, flow, names):
-    seen = batches("id int", key="id", **names)
-    flow.source("rows", seen).keep()
+    source = batches("id int", key="id", **names)
+    flow.source("rows", source).keep()
     frame = spark.createDataFrame([(1,)], "id int")
     with pytest.raises(SchemaError, match="'batch 0' has no column 'no'; its columns are id"):
-        seen.into(flow, query="mine")(frame, 0)
+        source.into(flow, query="mine")(frame, 0)
     assert not flow._sources.offsets
 
 
@@ -304,28 +304,28 @@ def test_a_batch_without_its_op_or_order_is_refused(spark, flow, names):
 def test_events_of_debezium(spark, flow, tmp_path, keyed, enveloped):
     key = {"key": "id"} if keyed else {}
     source = debezium(str(tmp_path), "id int, s string", order="source.lsn", **key)
-    kept = flow.source("rows", source).keep()
+    output = flow.source("rows", source).keep()
 
-    def events(name, *told):
-        found = [
+    def events(name, *changes):
+        lines = [
             {"op": op, "before": before and {"id": before[0], "s": before[1]},
              "after": after and {"id": after[0], "s": after[1]}, "source": {"lsn": lsn}}
-            for lsn, op, before, after in told
+            for lsn, op, before, after in changes
         ]
-        found = [{"payload": one} for one in found] if enveloped else found
-        put(tmp_path, name, *found, {} if name == "2.json" else found[0] if keyed and False else {})
+        lines = [{"payload": line} for line in lines] if enveloped else lines
+        write(tmp_path, name, *lines, {})
 
     a, b, c = (1, "a"), (1, "b"), (2, "c")
     events("1.json", (1, "r", None, a), (2, "u", a, b), (3, "c", None, c))
     flow.catch_up()
-    assert standing(kept) == [b, c]
+    assert rows_of(output) == [b, c]
     events("2.json", (4, "d", c, None), (5, "u", b, a))
     flow.catch_up()
-    assert standing(kept) == [a]
+    assert rows_of(output) == [a]
     events("3.json", (6, "u", None, b))
     if keyed:
         flow.catch_up()
-        assert standing(kept) == [b]
+        assert rows_of(output) == [b]
     else:
         with pytest.raises(SourceError, match="REPLICA IDENTITY FULL"):
             flow.catch_up()
@@ -341,10 +341,10 @@ def test_zeros_of_debezium_have_no_sign(spark, flow, tmp_path):
 
     def read(number, op, before, after):
         images = [row and {"x": row[0], "v": row[1]} for row in (before, after)]
-        put(tmp_path, f"{number}.json",
-            {"op": op, "before": images[0], "after": images[1], "ts_ms": number})
+        write(tmp_path, f"{number}.json",
+              {"op": op, "before": images[0], "after": images[1], "ts_ms": number})
         flow.catch_up()
-        return standing(by_key), standing(whole)
+        return rows_of(by_key), rows_of(whole)
 
     assert read(1, "c", None, (-0.0, 1)) == ([(0.0, 1)], [(0.0, 1)])
     assert read(2, "u", (0.0, 1), (-0.0, 2)) == ([(0.0, 2)], [(0.0, 2)])
@@ -359,51 +359,51 @@ def event(op, key, text, order):
 
 def test_late_events_of_debezium(spark, flow, tmp_path):
     """The event of a key with the greatest order wins, in any file, also if it is a deletion."""
-    kept = flow.source("rows", debezium(str(tmp_path), "id int, s string", key="id")).keep()
-    put(tmp_path, "1.json", event("c", 1, "x", 10), event("d", 2, None, 20))
+    output = flow.source("rows", debezium(str(tmp_path), "id int, s string", key="id")).keep()
+    write(tmp_path, "1.json", event("c", 1, "x", 10), event("d", 2, None, 20))
     flow.catch_up()
     # If two orders are equal, the later file wins, and nothing is late.
-    put(tmp_path, "2.json", event("u", 1, "y", 20))
+    write(tmp_path, "2.json", event("u", 1, "y", 20))
     flow.catch_up()
-    assert standing(kept) == [(1, "y")] and not flow.last_report.fallbacks
-    put(tmp_path, "3.json", event("c", 2, "late", 15), event("u", 1, "old", 19),
-        event("c", 0, "low", 3), event("c", 3, "new", 30))
+    assert rows_of(output) == [(1, "y")] and not flow.last_report.fallbacks
+    write(tmp_path, "3.json", event("c", 2, "late", 15), event("u", 1, "old", 19),
+          event("c", 0, "low", 3), event("c", 3, "new", 30))
     flow.catch_up()
-    assert standing(kept) == [(0, "low"), (1, "y"), (3, "new")]
+    assert rows_of(output) == [(0, "low"), (1, "y"), (3, "new")]
     assert not flow.last_report.fallbacks
-    put(tmp_path, "4.json", event("d", 0, None, 2), event("d", 3, None, 31))
+    write(tmp_path, "4.json", event("d", 0, None, 2), event("d", 3, None, 31))
     flow.catch_up()
-    assert standing(kept) == [(0, "low"), (1, "y")]
+    assert rows_of(output) == [(0, "low"), (1, "y")]
     # An order that is null comes before all others.
-    put(tmp_path, "5.json", event("u", 1, "no order", None))
+    write(tmp_path, "5.json", event("u", 1, "no order", None))
     flow.catch_up()
-    assert standing(kept) == [(0, "low"), (1, "y")]
+    assert rows_of(output) == [(0, "low"), (1, "y")]
     (tmp_path / "1.json").unlink()
-    put(tmp_path, "6.json", event("u", 1, "z", 40))
+    write(tmp_path, "6.json", event("u", 1, "z", 40))
     flow.catch_up()
-    put(tmp_path, "7.json", event("c", 2, "late", 15), event("c", 0, "low", 4))
+    write(tmp_path, "7.json", event("c", 2, "late", 15), event("c", 0, "low", 4))
     flow.catch_up()
-    assert standing(kept) == [(0, "low"), (1, "z")]
+    assert rows_of(output) == [(0, "low"), (1, "z")]
 
 
 def test_an_update_of_debezium_that_moves_a_row(spark, flow, tmp_path):
     """An update with another key in `before` deletes the row of that key."""
-    kept = flow.source("rows", debezium(str(tmp_path), "id int, s string", key="id")).keep()
+    output = flow.source("rows", debezium(str(tmp_path), "id int, s string", key="id")).keep()
 
     def moved(old, new, order, **before):
         return {**event("u", new, "moved", order), "before": {"id": old, **before}}
 
-    put(tmp_path, "1.json", event("c", 1, "a", 1), event("c", 5, "e", 2), moved(5, 5, 3),
-        {**event("u", 6, "partial", 4), "before": {"s": "x"}})
+    write(tmp_path, "1.json", event("c", 1, "a", 1), event("c", 5, "e", 2), moved(5, 5, 3),
+          {**event("u", 6, "partial", 4), "before": {"s": "x"}})
     flow.catch_up()
-    assert standing(kept) == [(1, "a"), (5, "moved"), (6, "partial")]
-    put(tmp_path, "2.json", moved(1, 2, 10, s="a"), moved(5, 1, 11))
+    assert rows_of(output) == [(1, "a"), (5, "moved"), (6, "partial")]
+    write(tmp_path, "2.json", moved(1, 2, 10, s="a"), moved(5, 1, 11))
     flow.catch_up()
-    assert standing(kept) == [(1, "moved"), (2, "moved"), (6, "partial")]
+    assert rows_of(output) == [(1, "moved"), (2, "moved"), (6, "partial")]
     # A late event is older than the move away from its key.
-    put(tmp_path, "3.json", event("u", 5, "late", 9))
+    write(tmp_path, "3.json", event("u", 5, "late", 9))
     flow.catch_up()
-    assert standing(kept) == [(1, "moved"), (2, "moved"), (6, "partial")]
+    assert rows_of(output) == [(1, "moved"), (2, "moved"), (6, "partial")]
     with pytest.raises(ValueError, match="names no number"):
         debezium(str(tmp_path), "id int", order=())
 
@@ -418,8 +418,8 @@ class Stream:
         self.spark, self.folder = spark, folder
         (folder / "rows").mkdir()
 
-    def put(self, name, *words):
-        put(self.folder / "rows", name, *({"word": word} for word in words))
+    def write(self, name, *words):
+        write(self.folder / "rows", name, *({"word": word} for word in words))
 
     def run(self, function, checkpoint="checkpoint"):
         stream = self.spark.readStream.schema("word string").option("maxFilesPerTrigger", 1)
@@ -430,48 +430,48 @@ class Stream:
 
 @pytest.mark.classic_only("foreachBatch runs in a process of the server, which has no dataflow")
 def test_a_batch_is_taken_in_once(spark, tmp_path):
-    stream, seen = Stream(spark, tmp_path), batches("word string")
+    stream, source = Stream(spark, tmp_path), batches("word string")
 
     def program(flow):
-        flow.source("words", seen).count().keep("counts")
+        flow.source("words", source).count().keep("counts")
 
     with Dataflow.open(tmp_path / "store", program, spark=spark) as flow:
-        stream.put("1.json", "a", "a")
-        stream.put("2.json", "b")
-        stream.run(seen.into(flow))
-        assert standing(flow["counts"]) == [("a", 2), ("b", 1)]
-        # It is told that it has failed behind its commit, and comes again.
-        stream.put("3.json", "a")
+        stream.write("1.json", "a", "a")
+        stream.write("2.json", "b")
+        stream.run(source.into(flow))
+        assert rows_of(flow["counts"]) == [("a", 2), ("b", 1)]
+        # The batch fails after its commit, so that Spark runs it again.
+        stream.write("3.json", "a")
 
         def failing(frame, batch):
-            seen.into(flow)(frame, batch)
+            source.into(flow)(frame, batch)
             raise OSError("behind")
 
         with pytest.raises(PySparkException, match="behind"):
             stream.run(failing)
-        assert standing(flow["counts"]) == [("a", 3), ("b", 1)]
+        assert rows_of(flow["counts"]) == [("a", 3), ("b", 1)]
     with Dataflow.open(tmp_path / "store", program, spark=spark) as flow:
-        stream.run(seen.into(flow))
-        assert standing(flow["counts"]) == [("a", 3), ("b", 1)]
-        # Its checkpoint is gone.
+        stream.run(source.into(flow))
+        assert rows_of(flow["counts"]) == [("a", 3), ("b", 1)]
+        # The query has lost its checkpoint.
         with pytest.raises(PySparkException, match="checkpoint was deleted"):
-            stream.run(seen.into(flow), "other")
-        stream.put("4.json", "c")
-        stream.run(seen.into(flow))
-        assert standing(flow["counts"]) == [("a", 3), ("b", 1), ("c", 1)]
-        stream.run(seen.into(flow, on_new_query="append"), "third")
-        assert standing(flow["counts"]) == [("a", 6), ("b", 2), ("c", 2)]
-    # Spark's checkpoint is ahead of a state that is not the one.
+            stream.run(source.into(flow), "other")
+        stream.write("4.json", "c")
+        stream.run(source.into(flow))
+        assert rows_of(flow["counts"]) == [("a", 3), ("b", 1), ("c", 1)]
+        stream.run(source.into(flow, on_new_query="append"), "third")
+        assert rows_of(flow["counts"]) == [("a", 6), ("b", 2), ("c", 2)]
+    # Spark's checkpoint is ahead of the state of a new dataflow.
     with Dataflow(spark) as flow:
         program(flow)
-        stream.put("5.json", "d")
+        stream.write("5.json", "d")
         with pytest.raises(PySparkException, match="Spark's checkpoint is ahead.*batch 4"):
-            stream.run(seen.into(flow))
+            stream.run(source.into(flow))
 
 
 @pytest.mark.classic_only("foreachBatch runs in a process of the server, which has no dataflow")
 def test_a_batch_on_which_a_step_fails_is_given_again(spark, tmp_path):
-    stream, seen, fails = Stream(spark, tmp_path), batches("word string"), [True]
+    stream, source, fails = Stream(spark, tmp_path), batches("word string"), [True]
 
     def length(row):
         if fails[0]:
@@ -479,28 +479,28 @@ def test_a_batch_on_which_a_step_fails_is_given_again(spark, tmp_path):
         return [(len(row.word),)]
 
     with Dataflow(spark, runner="local") as flow:
-        kept = flow.source("words", seen).flat_map(length, "n int").keep()
-        stream.put("1.json", "a", "bb")
+        output = flow.source("words", source).flat_map(length, "n int").keep()
+        stream.write("1.json", "a", "bb")
         for _ in range(2):
             with pytest.raises(PySparkException, match="ArithmeticError: no"):
-                stream.run(seen.into(flow))
+                stream.run(source.into(flow))
         fails[0] = False
-        stream.run(seen.into(flow))
-        assert standing(kept) == [(1,), (2,)]
+        stream.run(source.into(flow))
+        assert rows_of(output) == [(1,), (2,)]
 
 
 def test_what_is_no_batch_is_refused(spark, flow):
-    seen = batches("word string")
+    source = batches("word string")
     with pytest.raises(NotReadableError, match="no input that is filled"):
-        seen.into(flow)
-    flow.source("words", seen).keep()
+        source.into(flow)
+    flow.source("words", source).keep()
     with pytest.raises(ValueError, match="'refuse' or 'append'"):
-        seen.into(flow, on_new_query="maybe")
+        source.into(flow, on_new_query="maybe")
     frame = spark.createDataFrame([("a",)], "word string")
     with pytest.raises(SourceError, match="no batch"):
-        seen.into(flow)(frame, 0)
-    seen.into(flow, query="mine")(frame, 0)
-    seen.into(flow, query="mine")(frame, 0)
+        source.into(flow)(frame, 0)
+    source.into(flow, query="mine")(frame, 0)
+    source.into(flow, query="mine")(frame, 0)
     assert flow._sources.offsets == {"words": {"query": "mine", "batch": 0}}
 
 
@@ -526,17 +526,17 @@ def test_a_store_that_is_opened_without_its_source_keeps_how_far_it_was_read(spa
         flow.step()
     with opened(read) as flow:
         assert not flow.catch_up()
-        assert standing(flow["kept"]) == [(7,), (8,), (9,)]
+        assert rows_of(flow["kept"]) == [(7,), (8,), (9,)]
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_a_source_brings_the_correction_of_a_row_that_a_step_refused(spark, runner):
     table = Table(spark, "id int, n int", [(1, 2)])
-    given = []
+    changed = []
     with Dataflow(spark, buckets=2, runner=runner) as flow:
         rows = flow.source("rows", snapshots(table, key="id"))
         shares = rows.selectExpr("id", "6 div n AS share").keep()
-        shares.sink("shares", foreach(lambda changes, epoch: given.extend(changes.collect())))
+        shares.sink("shares", foreach(lambda changes, epoch: changed.extend(changes.collect())))
         flow.catch_up()
         table.rows = [(1, 3), (2, 0)]
         for _ in range(2):
@@ -544,15 +544,15 @@ def test_a_source_brings_the_correction_of_a_row_that_a_step_refused(spark, runn
                 flow.catch_up()
         table.rows = [(1, 3), (2, 6)]
         assert flow.catch_up()
-        assert standing(shares) == [(1, 2), (2, 1)]
+        assert rows_of(shares) == [(1, 2), (2, 1)]
         changes = Counter()
-        for row in given:
+        for row in changed:
             changes[row["id"], row["share"]] += row["diff"]
         assert +changes == {(1, 2): 1, (2, 1): 1}
 
 
 def test_a_whole_table_that_a_step_refused_is_read_again_when_it_was_dropped(spark, flow):
-    """It is compared with the rows that are there, so two readings of it do not add up."""
+    """The source compares a reading with the present rows, so two readings do not add up."""
     table = Table(spark, "id int, n int", [(1, 2)])
     rows = flow.source("rows", snapshots(table))
     shares = rows.selectExpr("id", "6 div n AS share").keep()
@@ -565,4 +565,4 @@ def test_a_whole_table_that_a_step_refused_is_read_again_when_it_was_dropped(spa
         flow.catch_up()
     flow.discard()
     flow.catch_up()
-    assert standing(shares) == [(1, 2), (2, 1)]
+    assert rows_of(shares) == [(1, 2), (2, 1)]
