@@ -11,16 +11,16 @@ from own_spark import names_of, outcomes_of
 
 HERE = Path(__file__).parents[1]
 CASES = {
-    str(getattr(one, "values", [one])[0]): (one, HERE / f"{file}.py")
+    str(getattr(case, "values", [case])[0]): (case, HERE / f"{file}.py")
     for file in (
         "delta_cases", "delta_names_cases", "delta_change_cases", "delta_unrecorded_cases",
         "delta_history_cases", "delta_property_cases",
     )
-    for one in names_of(HERE / f"{file}.py")
-    # tests/connectors/test_delta_changes.py has the slow ones.
-    if file not in ("delta_change_cases", "delta_property_cases") or isinstance(one, str)
+    for case in names_of(HERE / f"{file}.py")
+    # tests/connectors/test_delta_changes.py has the slow cases.
+    if file not in ("delta_change_cases", "delta_property_cases") or isinstance(case, str)
 }
-#: Where ci/delta_jars puts them.
+#: The folder of ci/delta_jars.
 JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")
 pytestmark = pytest.mark.classic_only("starts a Spark of its own that knows Delta")
 
@@ -36,6 +36,6 @@ def outcomes(tmp_path_factory, request):
     )
 
 
-@pytest.mark.parametrize("name", [one for one, _ in CASES.values()])
+@pytest.mark.parametrize("name", [case for case, _ in CASES.values()])
 def test_case(outcomes, name):
     assert outcomes[name] == "", outcomes[name]

@@ -1,9 +1,9 @@
 """Delta tables in local files, read and merged into by deltalake and not by Spark.
 
-    contents(v)  +  changes(v + 1 .. w)  =  contents(w)          or Spark is asked
-    contents, merged with rows           =  what a dictionary makes of them
+    contents(v)  +  changes(v + 1 .. w)  =  contents(w)          or Spark reads the table
+    contents, merged with rows           =  the same updates of a dictionary
 
-What Spark itself writes and reads is in tests/delta_cases.py.
+The tests of tests/delta_cases.py write and read with Spark.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rows_of(numbers, choose):
 
 
 def changed(folder, choose):
-    """Do something to a table."""
+    """Make one random change of a table."""
     table = DeltaTable(str(folder))
     number = choose.randrange(9)
     what = choose.choice(["append"] * 3 + ["delete", "update", "overwrite", "compact", "restore"])
@@ -77,17 +77,17 @@ def test_changes_add_up_to_what_is_there(tmp_path, seed, partitioned):
     at = {version: contents(folder, version) for version in range(last + 1)}
     for end in range(1, last + 1):
         for begin in range(end):
-            found = files_of(folder, end).changes(["K", "p", "a.b"], begin + 1, 1000)
-            if found is None:
+            changes = files_of(folder, end).changes(["K", "p", "a.b"], begin + 1, 1000)
+            if changes is None:
                 continue
             answered += 1
             total = Counter(at[begin])
-            for row in found.to_pylist():
+            for row in changes.to_pylist():
                 comes = row[KIND] in ("insert", "update_postimage")
                 total[row["K"], row["p"], row["a.b"]] += 1 if comes else -1
             assert {row: n for row, n in total.items() if n} == at[end], (begin, end)
     assert answered > last
-    assert files_of(folder).changes(["K"], 1, 1) is None  # there is more
+    assert files_of(folder).changes(["K"], 1, 1) is None  # more than one row
 
 
 KEYS = {
@@ -133,18 +133,18 @@ def test_merged_is_what_a_dictionary_makes_of_it(tmp_path, name):
             if kinds[-1] != "delete":
                 there[key] = row
         files, behind = files_of(folder), files_of(folder)
-        given = table(rows).append_column("__kind", pa.array(kinds, pa.string()))
+        changes = table(rows).append_column("__kind", pa.array(kinds, pa.string()))
         assert files.can_be_merged_into()
-        new = given.filter(pc.equal(given["__kind"], "insert"))
+        new = changes.filter(pc.equal(changes["__kind"], "insert"))
         assert not files.among(new, ["s", "Kind"]).num_rows
-        assert files.among(given, ["s", "Kind"]).num_rows == len(kinds) - new.num_rows
-        assert files.merge(given, ["s", "Kind"], "__kind", "me", number)
-        found = pa.table(DeltaTable(str(folder)).scan()).cast(fields)
-        assert sorted(map(repr, found.to_pylist())) == sorted(
+        assert files.among(changes, ["s", "Kind"]).num_rows == len(kinds) - new.num_rows
+        assert files.merge(changes, ["s", "Kind"], "__kind", "me", number)
+        stored = pa.table(DeltaTable(str(folder)).scan()).cast(fields)
+        assert sorted(map(repr, stored.to_pylist())) == sorted(
             map(repr, table(list(there.values())).to_pylist()))
         assert files_of(folder).last_number("me") == number
-        assert not behind.merge(given, ["s", "Kind"], "__kind", "me", number)
-    # NaN is above all bounds, which do not know it.
+        assert not behind.merge(changes, ["s", "Kind"], "__kind", "me", number)
+    # A bound does not cover NaN, so that the files have no bounds.
     for file in sorted(folder.glob("_delta_log/*.json"))[1:]:
         for action in map(json.loads, file.read_text().splitlines()):
             if "add" in action:
@@ -198,7 +198,7 @@ def set_property(name, value):
 
 
 class OtherProtocol:
-    """A table of deltalake with another protocol."""
+    """A table of deltalake with some changed entries of its protocol."""
 
     def __init__(self, table, **protocol):
         self._table, self._protocol = table, protocol
@@ -212,8 +212,8 @@ class OtherProtocol:
 
 VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1,
           "cardinality": 1}
-#: Changes of a log, and parts of the reasons why Spark reads and merges the table; None if it does
-#: not.
+#: Changes of a log, and parts of the reasons why Spark reads and merges the table. None: deltalake
+#: does.
 LOGS = {
     "plain": (lambda actions: None, None, None),
     "column mapping": (set_property("delta.columnMapping.mode", "name"), "mapping", "mapping"),
@@ -348,7 +348,7 @@ def test_rows_are_counted_by_the_log_if_it_has_their_number(tmp_path):
 
 @pytest.mark.parametrize("name", ["cents", "wide", "product", "double", "float"])
 def test_no_file_is_skipped_by_bounds_that_are_rounded(tmp_path, name):
-    """An equation skips files by bounds that the library has rounded."""
+    """An equality condition skips files by rounded bounds."""
     kind, values = KEYS[name]
     fields = pa.schema([("k", kind), ("n", pa.int32())])
     for first in range(0, len(values), 2):
@@ -374,7 +374,7 @@ def test_partitioned_tables_are_left_to_spark(tmp_path):
 
 
 def test_what_fails_is_left_to_spark(tmp_path):
-    """Also where Rust panics, which is no Exception."""
+    """A panic of Rust, which is no `Exception`, also leaves the table to Spark."""
     write_deltalake(tmp_path / "made", pa.table({"k": [1]}), configuration=FEED)
     write_deltalake(tmp_path / "made", pa.table({"k": [2]}), mode="append")
     for name in "t", "a[b":

@@ -1,9 +1,9 @@
 """Iceberg tables as sources.
 
-Iceberg's runtime is made for one version of Spark, and there is none yet for the version of these
-tests. Here a session answers from a list of snapshots instead. The command
-``ci/iceberg`` runs the tests of tests/iceberg_*cases.py with Iceberg itself, in an environment with
-Spark 4.1. It sets ``ICEBERG_JAR`` and ``ICEBERG_PYTHON``.
+Each runtime of Iceberg needs one version of Spark, and the Spark of the tests has no runtime yet.
+Here a session answers from a list of snapshots instead. The command ``ci/iceberg`` runs the tests
+of tests/iceberg_*cases.py with Iceberg itself, in an environment with Spark 4.1. It sets
+``ICEBERG_JAR`` and ``ICEBERG_PYTHON``.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def outcomes(tmp_path_factory, request):
              if item.path == request.path and "callspec" in vars(item)
              and "name" in item.callspec.params]
     python = os.environ.get("ICEBERG_PYTHON") or sys.executable
-    found: dict[str, str] = {}
-    for file in FILES:  # a process for each
+    results: dict[str, str] = {}
+    for file in FILES:  # each file has its own process
         cases = {name: file for name in names if CASES[name] == file}
         if cases:
-            found |= outcomes_of(
+            results |= outcomes_of(
                 cases, tmp_path_factory.mktemp(file.stem),
                 {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}, python,
             )
-    return found
+    return results
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_case(outcomes, name):
 
 
 class Lake:
-    """A session that knows one table, ``lake.db.t``; beside that it is another session."""
+    """A session with the table ``lake.db.t``; another session answers all other calls."""
 
     def __init__(self, spark):
         self._spark, self.asked = spark, []
@@ -71,7 +71,7 @@ class Lake:
         return getattr(self._spark, name)
 
     def write(self, *rows):
-        """The table has these rows now."""
+        """Replace the rows of the table in a new snapshot."""
         number = len(self.asked) * 1000 + len(self.snapshots) + 1
         self.snapshots[number] = self.last, Counter(rows), self.columns, dict(self.ids)
         self.last = number
@@ -87,8 +87,8 @@ class Lake:
             return None
         if text == "SELECT * FROM lake.db.t WHERE false":
             return self._frame([], self.columns)
-        if found := re.fullmatch(r"SELECT \* FROM lake.db.t VERSION AS OF (\d+)", text):
-            _, rows, columns, _ = self.snapshots[int(found[1])]
+        if match := re.fullmatch(r"SELECT \* FROM lake.db.t VERSION AS OF (\d+)", text):
+            _, rows, columns, _ = self.snapshots[int(match[1])]
             return self._frame(list(rows.elements()), columns)
         raise AssertionError(text)
 
@@ -96,14 +96,14 @@ class Lake:
     def read(self):
         return self
 
-    def options(self, **given):
+    def options(self, **interval):
         lake = Lake(self._spark)
         vars(lake).update(vars(self))
-        lake.table = lambda name: self._changes(name, *map(int, given.values()))
+        lake.table = lambda name: self._changes(name, *map(int, interval.values()))
         return lake
 
     def state(self):
-        parents = {number: made[0] for number, made in self.snapshots.items()}
+        parents = {number: snapshot[0] for number, snapshot in self.snapshots.items()}
         then = self.snapshots[self.last][3] if self.last in self.snapshots else self.ids
         return IcebergTable(
             parents, self.last, self.deletes != "0", dict(self.ids), then, self.file_names
@@ -120,9 +120,9 @@ class Lake:
         rows = [
             (*row, kind, place, after)
             for place, (before, after) in enumerate(zip(path, path[1:]))
-            for kind, one, other in (("DELETE", before, after), ("INSERT", after, before))
-            # A file that is written again has rows that have not changed.
-            for row in (self._rows(one) if place % 2 else self._rows(one) - self._rows(other)
+            for kind, own, other in (("DELETE", before, after), ("INSERT", after, before))
+            # A rewritten file also has unchanged rows.
+            for row in (self._rows(own) if place % 2 else self._rows(own) - self._rows(other)
                         ).elements()
         ]
         random.Random(5).shuffle(rows)
@@ -148,7 +148,7 @@ def lake(spark, monkeypatch):
 
 
 def applied(content, reading):
-    """The rows after a reading, which need not be in an order."""
+    """The rows after a reading, in any order."""
     content = Counter(content)
     for change in reading.changes:
         rows = change[0]
@@ -213,7 +213,7 @@ def test_gaps_are_told_or_bridged(lake):
     gap("set back")
     lake.write((3, "c"))
     offset = strict.read(lake, offset).offset
-    # The one that was read has expired, and all after it are there.
+    # The last read snapshot has expired, and all later ones are present.
     lake.write((4, "d"))
     (_, came) = strict.read(lake, offset).changes
     assert isinstance(came, Inserts) and came.rows.to_pylist() == [{"id": 4, "v": "d"}]
@@ -242,12 +242,12 @@ def test_other_columns_are_refused(lake):
     lake.columns, lake.ids = "id int, w string", {"id": 1, "w": 2}
     anew = iceberg("lake.db.t")
     anew.columns(lake)
-    told = "v was renamed to w"
-    with pytest.raises(SourceError, match=f"altered after its last snapshot .{told}"):
+    message = "v was renamed to w"
+    with pytest.raises(SourceError, match=f"altered after its last snapshot .{message}"):
         anew.read(lake, None)
     lake.write((2, "b"))
     assert applied({}, anew.read(lake, None)) == {(2, "b"): 1}
-    with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
+    with pytest.raises(SourceError, match=f"{message}.*on_change='rebuild'"):
         source.read(lake, offset)
 
 
@@ -258,13 +258,13 @@ def test_a_column_that_was_dropped_and_added_again_is_told(lake):
         source.columns(lake)
     offset = strict.read(lake, None).offset
     lake.ids["v"] = 9
-    told = "v was dropped and added again"
-    with pytest.raises(SourceError, match=f"{told}.*on_gap='snapshot'"):
+    message = "v was dropped and added again"
+    with pytest.raises(SourceError, match=f"{message}.*on_gap='snapshot'"):
         strict.read(lake, offset)
-    with pytest.raises(SourceError, match=f"altered after its last snapshot .{told}"):
+    with pytest.raises(SourceError, match=f"altered after its last snapshot .{message}"):
         lenient.read(lake, offset)
     lake.write((1, None))
-    with pytest.raises(SourceError, match=f"{told}.*on_gap='snapshot'"):
+    with pytest.raises(SourceError, match=f"{message}.*on_gap='snapshot'"):
         strict.read(lake, offset)
     reading = lenient.read(lake, offset)
     assert applied({(1, "a"): 1}, reading) == {(1, None): 1}
@@ -274,7 +274,7 @@ def test_a_column_that_was_dropped_and_added_again_is_told(lake):
 
 
 def test_another_name_mapping_is_a_gap(lake):
-    """The mapping assigns the columns of files without ids, so the rows may be other ones."""
+    """The mapping assigns the columns of files without ids, so the rows may differ."""
     lake.write((1, "a"))
     strict, lenient = iceberg("lake.db.t"), iceberg("lake.db.t", on_gap="snapshot")
     for source in strict, lenient:
@@ -284,9 +284,9 @@ def test_another_name_mapping_is_a_gap(lake):
     lake.file_names = {}  # add_files sets a mapping with the names of the columns
     offset = strict.read(lake, offset).offset
     assert offset["names"] == {}
-    for names, told in ({"w": ["x"]}, None), ({"v": ["x"]}, "gap"), (None, "gap"), ({}, "gap"):
+    for names, error in ({"w": ["x"]}, None), ({"v": ["x"]}, "gap"), (None, "gap"), ({}, "gap"):
         lake.file_names = names
-        if told is None:
+        if error is None:
             assert strict.read(lake, offset) is None
             continue
         with pytest.raises(SourceError, match="name-mapping.default.*on_gap='snapshot'"):
@@ -322,9 +322,9 @@ def test_a_table_that_is_altered_while_it_is_read_is_told(lake, monkeypatch):
     lake.write((2, "b"))
     options = lake.options
 
-    def altered(**given):
+    def altered(**interval):
         lake.ids["v"] = 9
-        return options(**given)
+        return options(**interval)
 
     monkeypatch.setattr(lake, "options", altered, raising=False)
     with pytest.raises(SourceError, match="altered while it was read.*Call catch_up"):
@@ -334,11 +334,11 @@ def test_a_table_that_is_altered_while_it_is_read_is_told(lake, monkeypatch):
 def test_what_is_no_table_is_told(spark):
     spark.createDataFrame([(1,)], "a int").write.saveAsTable("plain")
     try:
-        for name, told in (
+        for name, message in (
             ("nosuch", "no table `spark_catalog`.default.nosuch"),
             ("plain", "`spark_catalog`.default.plain is no Iceberg table"),
         ):
-            with pytest.raises(SourceError, match=f"{told}.*iceberg-spark-runtime"):
+            with pytest.raises(SourceError, match=f"{message}.*iceberg-spark-runtime"):
                 iceberg(name).columns(spark)
     finally:
         spark.sql("DROP TABLE plain")

@@ -1,6 +1,6 @@
 """A few of the ends and failing calls of ci/nights.
 
-    whatever ends a job, its target has each change once when the next one has caught up
+    after any end of a job, its target has each change once when the next job has caught up
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyspark_diff.dataflow.source import Sources
 
 
 def run(spark, folder, gate, **options):
-    """The runs of a gate that went wrong."""
+    """The messages of the failed runs of a gate."""
     with small_batches():
         tallies = list(GATES[gate](spark, Path(folder), Options(**options)))
     assert sum(tally.runs for tally in tallies) > 1
-    return [told for tally in tallies for told in tally.wrong]
+    return [message for tally in tallies for message in tally.wrong]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def sinks_are_given_nothing_again():
         try:
             give(self, state, store, arrangement)
         except Exception:
-            for given in state.given_to.values():
-                given.done = True
+            for due in state.given_to.values():
+                due.done = True
             raise
 
     return mock.patch.object(Sinks, "give", once)
