@@ -55,7 +55,7 @@ PIPES = [
     "FROM t |> SELECT a, b |> UNION ALL (SELECT b, c FROM u) |> EXCEPT (TABLE t |> DROP s) |> "
     "WHERE t.a > 1",
 ]
-#: Spark takes the first rows of a sorted frame. Keys that no column of the result has count, too.
+#: Spark returns the first rows of a sorted frame, also by keys that the result does not have.
 APART = [
     f"FROM t |> {SORT} |> SELECT b, s |> LIMIT 2",
     f"FROM t |> {SORT} |> SELECT b AS a, s |> WHERE a > 1 |> SELECT s AS b |> LIMIT 5 |> OFFSET 2",
@@ -178,37 +178,37 @@ def pipes(draw):
         kind = draw(st.sampled_from([
             "where", "select", "extend", "set", "as", "join", "semi", "aggregate", "union", "limit",
         ]))
-        one, two, n = draw(column), draw(column), draw(number)
+        first, second, n = draw(column), draw(column), draw(number)
         if kind == "where":
-            text += f" |> WHERE {draw(st.sampled_from([f'{alias}.', '']))}{one} > {n} - {two}"
+            text += f" |> WHERE {draw(st.sampled_from([f'{alias}.', '']))}{first} > {n} - {second}"
         elif kind == "select":
             distinct = draw(st.sampled_from(["", "DISTINCT "]))
             text += f" |> SELECT {distinct}{alias}.a, {alias}.b, s"
         elif kind == "extend":
-            text += f" |> EXTEND {one} + {n} AS c |> DROP {one} |> SELECT c AS {one}, "
-            text += f"{'b' if one == 'a' else 'a'}, s |> SELECT a, b, s"
+            text += f" |> EXTEND {first} + {n} AS c |> DROP {first} |> SELECT c AS {first}, "
+            text += f"{'b' if first == 'a' else 'a'}, s |> SELECT a, b, s"
             text, alias = f"{text} |> AS q", "q"
         elif kind == "set":
-            text += f" |> SET {one} = {two} + {n}, s = concat(s, 'x') |> AS q"
+            text += f" |> SET {first} = {second} + {n}, s = concat(s, 'x') |> AS q"
             alias = "q"
         elif kind == "as":
             alias = draw(other)
             text += f" |> AS {alias}"
         elif kind == "join":
             how = draw(st.sampled_from(["JOIN", "LEFT JOIN", "FULL JOIN"]))
-            text += f" |> {how} u AS w ON {alias}.{one} = w.{two} AND w.b < {n}"
+            text += f" |> {how} u AS w ON {alias}.{first} = w.{second} AND w.b < {n}"
             text += f" |> SELECT coalesce({alias}.a, w.a) AS a, {alias}.b, s |> AS q"
             alias = "q"
         elif kind == "semi":
             how = draw(st.sampled_from(["SEMI", "ANTI"]))
-            text += f" |> LEFT {how} JOIN u AS w ON {alias}.{one} = w.{two}"
+            text += f" |> LEFT {how} JOIN u AS w ON {alias}.{first} = w.{second}"
         elif kind == "aggregate":
             call = draw(st.sampled_from(["max(b)", "min(a)", "sum(b)", "count(*)"]))
-            text += f" |> AGGREGATE CAST({call} AS int) AS b GROUP BY {one} AS a, s"
+            text += f" |> AGGREGATE CAST({call} AS int) AS b GROUP BY {first} AS a, s"
             text, alias = f"{text} |> SELECT a, b, s |> AS q", "q"
         elif kind == "union":
             how = draw(st.sampled_from(["UNION ALL", "UNION", "EXCEPT ALL", "INTERSECT"]))
-            text += f" |> {how} (SELECT a, b, s FROM t WHERE {one} > {n}) |> AS q"
+            text += f" |> {how} (SELECT a, b, s FROM t WHERE {first} > {n}) |> AS q"
             alias = "q"
         else:
             text += f" |> {SORT} |> LIMIT {n + 1}"

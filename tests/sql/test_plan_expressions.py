@@ -56,11 +56,11 @@ def check(spark, query, width):
     plain = spark.sql(query.format("rows_of_expressions"))
     with Dataflow(spark, runner="local", buckets=2) as flow:
         _, session = flow.input("t0", SCHEMA)
-        kept = flow.sql(query.format("t0")).keep("kept")
+        output = flow.sql(query.format("t0")).keep("kept")
         session.insert(rows)
         flow.advance_to(1)
-        assert texts(kept.at(), width) == texts(plain, width)
-        assert kept.at().schema.simpleString() == plain.schema.simpleString()
+        assert texts(output.at(), width) == texts(plain, width)
+        assert output.at().schema.simpleString() == plain.schema.simpleString()
 
 
 def test_the_text_of_an_expression_has_all_its_parameters(spark):

@@ -67,19 +67,18 @@ def test_used_columns_are_enough(spark, text):
             session.createDataFrame(rows, ddl).createOrReplaceTempView(name)
             frame = spark.createDataFrame(rows, ddl)
             # A source reads the first column if a query uses none.
-            columns = [one for one in frame.columns if one in used.get(name, ())]
+            columns = [column for column in frame.columns if column in used.get(name, ())]
             frame = frame.select(columns or frame.columns[:1])
             flow.input(name, frame.schema)[1].insert(frame)
-        kept = flow._built(read, {}).keep()
+        output = flow._built(read, {}).keep()
         flow.advance_to(1)
-        rows = Counter(map(tuple, kept.at().collect()))
+        rows = Counter(map(tuple, output.at().collect()))
     assert rows == Counter(map(tuple, session.sql(text).collect()))
 
 
 @pytest.mark.classic_only("reads analysed plans")
 def test_columns_that_tables_gain_rename_nothing(spark):
-    """Names are part of the fingerprint of a program, so a store goes on only under the same ones.
-    """
+    """A store needs unchanged names, as they are part of the fingerprint of its program."""
     text = (
         "WITH c AS (SELECT * FROM customers), o AS (SELECT * FROM orders) "
         "SELECT c.region, sum(o.amount) AS s, max(o.`due date`) AS d "
@@ -93,7 +92,7 @@ def test_columns_that_tables_gain_rename_nothing(spark):
         "customers": "`e f` int, amount int, customer int, region string, Region_1 int",
         "orders": "region string, customer int, amount int, `due date` date",
     }
-    found = []
+    queries = []
     for columns in tables, gained:
         with QueryDataflow(spark) as flow:
             for name, ddl in columns.items():
@@ -101,5 +100,5 @@ def test_columns_that_tables_gain_rename_nothing(spark):
             read = flow._read_query(text, None, {})[0]
         wanted = [old for old, _ in read.columns]
         used = used_columns(read.relation, wanted)
-        found.append((read.columns, pruned(read.relation, wanted, used)))
-    assert found[0] == found[1]
+        queries.append((read.columns, pruned(read.relation, wanted, used)))
+    assert queries[0] == queries[1]

@@ -147,11 +147,11 @@ def rows(frame) -> Counter:
 
 
 def compared(spark, build, schemas, steps) -> None:
-    """Keeps a frame, and compares it with plain Spark's after each step."""
+    """Keep a frame, and compare it with plain Spark's after each step."""
     tables = {table: [] for table in schemas}
     with Dataflow(spark, buckets=2) as flow:
         inputs = {table: flow.input(table, schema)[1] for table, schema in schemas.items()}
-        kept = flow.query(build(*(flow.table(table) for table in schemas))).keep("kept")
+        output = flow.query(build(*(flow.table(table) for table in schemas))).keep("kept")
         for time, step in enumerate(steps):
             for table, (inserted, removed) in step.items():
                 inputs[table].insert(inserted)
@@ -163,7 +163,7 @@ def compared(spark, build, schemas, steps) -> None:
             plain = build(*(
                 spark.createDataFrame(tables[table], schemas[table]) for table in schemas
             ))
-            assert rows(kept.at()) == rows(plain), time
+            assert rows(output.at()) == rows(plain), time
 
 
 @pytest.mark.parametrize("name", FRAMES)
@@ -301,10 +301,10 @@ def test_methods_that_compute_no_rows_of_a_table(spark):
         table = flow.table("t").cache()
         table.explain()
         assert [item.name for item in table.schema.fields] == ["a", "s", "v"]
-        kept = flow.query(table.where("a > 1").select("a", "s")).keep("kept")
+        output = flow.query(table.where("a > 1").select("a", "s")).keep("kept")
         counts_in.insert([(1, ["x"], None), (2, None, None)])
         flow.advance_to(1)
-        assert rows(kept.at()) == Counter(["(2, None)"])
+        assert rows(output.at()) == Counter(["(2, None)"])
         table.unpersist()
 
 
@@ -334,9 +334,9 @@ def test_a_frame_reads_the_tables_of_the_dataflow_alone(spark):
         spark.createDataFrame([(1,)], "a int").createOrReplaceTempView("frames_t")
         flow.input("frames_t", "a int")
         if hasattr(spark, "_jsparkSession"):
-            kept = flow.query(spark.sql("SELECT a FROM frames_t")).keep("kept")
+            output = flow.query(spark.sql("SELECT a FROM frames_t")).keep("kept")
             flow.advance_to(1)
-            assert rows(kept.at()) == Counter(["(1,)"])
+            assert rows(output.at()) == Counter(["(1,)"])
         else:
             with pytest.raises(UnsupportedQueryError, match="the plan of a view"):
                 flow.query(spark.sql("SELECT a FROM frames_t"))

@@ -50,7 +50,7 @@ def order(relation: Relation) -> list[str]:
 
 
 def exists(column: str, kind: str = "exists") -> SqlExpression:
-    """A condition with a subquery about D, of all rows for IN, else of those of a column."""
+    """A condition with a subquery: all rows of D for IN, else the rows that equal a column."""
     outer = condition(f"d_1 = {column}{OUTER}", "d_1", outers=(column,))
     relation = D if kind == "in" else Selection(D, (outer,))
     values = (column_of(column),) if kind == "in" else ()
@@ -86,7 +86,7 @@ def test_a_subquery_waits_for_joins_that_reduce():
     few, some = condition("b_2 = 3", "b_2"), exists("a_1")
     relation = placed(Selection(inner(A, B), (AB, few, some)))
     assert relation.conditions == (some,) and order(relation) == ["a", "b"]
-    # Spark has already moved it to its table.
+    # Spark has already moved the condition to its table.
     assert placed(Selection(inner(Selection(A, (some,)), B), (AB, few))) == relation
 
 
@@ -184,7 +184,7 @@ def test_shapes_of_several_columns():
     assert shape_of(total(1)) != shape_of(total(2, "k_2"))
     assert shape_of(Join(side(1), side(2), "inner", (condition("k_1 = v_2"),))) != shape_of(
         Join(side(3), side(4), "inner", (condition("v_3 = k_4"),)))
-    # A column of an enclosing query is itself.
+    # A column of an enclosing query is part of the shape.
     assert shape_of(Selection(side(1), (condition("k_1 = z_1o", outers=("z_1",)),))) != shape_of(
         Selection(side(2), (condition("k_2 = z_2o", outers=("z_2",)),)))
     loop = Recursion(1, side(1), RecursionReference(1, ("k_1", "v_1")), ("k_1", "v_1"), True)
@@ -215,7 +215,7 @@ def test_a_repeated_join_has_one_state(flow):
 
 
 def test_a_common_part_of_a_loop_is_not_that_outside(spark):
-    """A frame of the body means nothing outside of the loop."""
+    """A frame in the body of a loop is not valid outside."""
     with Dataflow(spark) as flow:
         edges = flow.input("edges", EDGES)[1]
         flow.sql(
@@ -238,7 +238,7 @@ def test_an_or_over_two_tables_reduces_each(flow):
         "SELECT src, n.name, m.name AS other FROM edges, nodes n, nodes m WHERE src = n.node AND "
         "dst = m.node AND (n.name = 'a' AND m.name = 'b' OR n.name = 'b' AND m.name = 'a')"
     ).keep("answer")
-    # That of the pair, and those of the two sides.
+    # One condition of the pair, and one of each side.
     assert operators(flow)["where"] >= 3, flow.explain(full=True)
 
 

@@ -175,11 +175,11 @@ def test_the_current_date_is_that_of_the_clock(spark, reader):
             "GROUP BY ALL", clock=today,
         ).keep("total") if reader == "plan" else None
         rows.insert([(1, date(2026, 3, 2), 0), (2, date(2026, 3, 9), 0), (3, date(2026, 3, 2), 1)])
-        seen = []
+        answers = []
         for day in (2, 3, 6, 20):
             flow.advance_to(date(2026, 3, day))
-            seen.append(sorted(map(tuple, late.at().collect())))
-        assert seen == [[], [], [(1, 3)], [(1, 17), (2, 10)]]
+            answers.append(sorted(map(tuple, late.at().collect())))
+        assert answers == [[], [], [(1, 3)], [(1, 17), (2, 10)]]
         if total is not None:
             assert sorted(map(tuple, total.at().collect())) == [
                 ("late", 3, datetime(2026, 3, 19))

@@ -154,7 +154,7 @@ SORTED = {
     "common table": "WITH e AS (SELECT * FROM edges ORDER BY dst) SELECT src, (SELECT dst FROM e "
                     "WHERE e.src = o.dst LIMIT 1) FROM edges o",
 }
-#: Those that Spark takes any rows of, as it joins with the enclosing query above the sort.
+#: Correlated limits whose rows Spark does not determine, as its join is above the sort.
 LOST = {
     "condition": "SELECT src, (SELECT dst FROM (SELECT * FROM edges ORDER BY dst DESC) e WHERE "
                  "e.dst <= o.src LIMIT 1) FROM edges o",
@@ -232,7 +232,7 @@ def test_recursion_of_union_stops_in_a_cycle(flow):
 ])
 def test_recursion_of_union_all_equals_plain_spark(spark, flow, text):
     _, edges = flow.input("edges", EDGES)
-    kept = flow.sql(text).keep("kept")
+    output = flow.sql(text).keep("kept")
     known = [(1, 2), (2, 3), (3, 4), (1, 3), (4, 5)]
     edges.insert(known)
     flow.advance_to(1)
@@ -244,12 +244,12 @@ def test_recursion_of_union_all_equals_plain_spark(spark, flow, text):
         spark.createDataFrame(known, EDGES).createOrReplaceTempView("edges")
         want = sorted(map(tuple, spark.sql(text).collect()))
         spark.catalog.dropTempView("edges")
-        assert rows(kept) == want
+        assert rows(output) == want
 
 
 def test_mutual_recursion_may_aggregate(flow):
     _, edges = flow.input("edges", EDGES)
-    kept = flow.sql(
+    output = flow.sql(
         "WITH MUTUALLY RECURSIVE\n"
         "  even (n bigint) AS (SELECT 1 UNION SELECT dst FROM odd JOIN edges ON n = src),\n"
         "  odd (n bigint) AS (SELECT dst FROM even JOIN edges ON n = src GROUP BY dst)\n"
@@ -257,10 +257,10 @@ def test_mutual_recursion_may_aggregate(flow):
     ).keep("sides")
     edges.insert([(1, 2), (2, 3), (3, 4)])
     flow.advance_to(1)
-    assert rows(kept) == [("even", 1), ("even", 3), ("odd", 2), ("odd", 4)]
+    assert rows(output) == [("even", 1), ("even", 3), ("odd", 2), ("odd", 4)]
     edges.remove([(2, 3)])
     flow.advance_to(2)
-    assert rows(kept) == [("even", 1), ("odd", 2)]
+    assert rows(output) == [("even", 1), ("odd", 2)]
 
 
 @pytest.mark.parametrize("text, error", [
@@ -289,7 +289,7 @@ def operators(flow):
 
 
 def test_not_in_is_an_anti_join(flow):
-    """One for the values, and that of an aggregate over no rows; no pairs with NULL."""
+    """The plan has one antijoin for the values and one for an aggregate over no rows."""
     flow.input("edges", EDGES)
     flow.sql("SELECT * FROM edges WHERE src NOT IN (SELECT dst FROM edges f WHERE f.src > 1)").keep(
         "answer")
@@ -357,7 +357,7 @@ def test_a_query_that_spark_refuses(flow, text):
 
 def test_a_second_row_of_a_scalar_subquery_fails_its_step_only(flow):
     _, edges = flow.input("edges", EDGES)
-    kept = flow.sql("SELECT (SELECT dst FROM edges) AS x FROM edges").keep("x")
+    output = flow.sql("SELECT (SELECT dst FROM edges) AS x FROM edges").keep("x")
     edges.insert([(1, 2)])
     flow.advance_to(1)
     edges.insert([(2, 3)])
@@ -365,29 +365,29 @@ def test_a_second_row_of_a_scalar_subquery_fails_its_step_only(flow):
         flow.advance_to(2)
     edges.discard()
     flow.advance_to(3)
-    assert rows(kept) == [(2,)]
+    assert rows(output) == [(2,)]
 
 
 def test_arguments_and_named_frames(flow):
     edges, edges_in = flow.input("edges", EDGES)
-    kept = flow.sql(
+    output = flow.sql(
         "SELECT * FROM {from_here} WHERE src > :least", args={"least": 1},
         from_here=edges.where("dst < 9"),
     ).keep("kept")
     edges_in.insert([(1, 2), (2, 3), (2, 9)])
     flow.advance_to(1)
-    assert rows(kept) == [(2, 3)]
+    assert rows(output) == [(2, 3)]
 
 
 @pytest.mark.parametrize("how", [{}, {"how": "all"}, {"thresh": 2}, {"subset": ["x"]}])
 def test_rows_without_nulls(spark, flow, how):
     rows = [(1, 2.0, "a"), (None, 3.0, "b"), (4, float("nan"), None), (None, None, None)]
     _, numbers = flow.input("numbers", "n int, x double, s string")
-    kept = flow.query(flow.table("numbers").dropna(**how)).keep("kept")
+    output = flow.query(flow.table("numbers").dropna(**how)).keep("kept")
     numbers.insert(rows)
     flow.advance_to(1)
     wanted = spark.createDataFrame(rows, "n int, x double, s string").dropna(**how)
-    assert sorted(map(repr, kept.at().collect())) == sorted(map(repr, wanted.collect()))
+    assert sorted(map(repr, output.at().collect())) == sorted(map(repr, wanted.collect()))
 
 
 def test_kept_collections_are_tables_and_columns_may_be_called_time(flow):
@@ -403,10 +403,10 @@ def test_a_plain_frame_over_inputs(flow):
     _, edges = flow.input("edges", EDGES)
     table = flow.table("edges")
     plain = table.groupBy("src").agg(F.sum("dst").alias("total")).where("total > 2")
-    kept = flow.query(plain).keep("kept")
+    output = flow.query(plain).keep("kept")
     edges.insert([(1, 2), (1, 3), (2, 1)])
     flow.advance_to(1)
-    assert rows(kept) == [(1, 5)]
+    assert rows(output) == [(1, 5)]
     with pytest.raises(NotReadableError, match="no table 'nowhere'"):
         flow.table("nowhere")
 
@@ -415,12 +415,12 @@ def test_a_table_of_the_catalog_becomes_a_source(spark, flow):
     spark.sql("DROP TABLE IF EXISTS sql_prices")
     spark.sql("CREATE TABLE sql_prices (item string, price int) USING parquet")
     spark.sql("INSERT INTO sql_prices VALUES ('tea', 3), ('milk', 2)")
-    kept = flow.sql("SELECT sum(price) AS total FROM sql_prices").keep("total")
+    output = flow.sql("SELECT sum(price) AS total FROM sql_prices").keep("total")
     flow.catch_up()
-    assert rows(kept) == [(5,)]
+    assert rows(output) == [(5,)]
     spark.sql("INSERT INTO sql_prices VALUES ('salt', 1)")
     flow.catch_up()
-    assert rows(kept) == [(6,)]
+    assert rows(output) == [(6,)]
     spark.sql("DROP TABLE sql_prices")
     spark.sql("CREATE TABLE sql_prices (item string) USING json")
     with pytest.raises(UnsupportedQueryError, match=r"flow\.source\('spark_catalog"):
@@ -490,5 +490,5 @@ def test_explain_sql_and_refusals_leave_the_dataflow_unchanged(spark, flow):
 def test_the_guide_lists_all_codes():
     guide = Path(__file__).parents[2] / "docs" / "how-to" / "sql.md"
     text = guide.read_text(encoding="utf-8")
-    assert [one for one in CODES.values()
-            if f"| `{one.name}` | {one.cause} | {one.remedy} |" not in text] == []
+    assert [code for code in CODES.values()
+            if f"| `{code.name}` | {code.cause} | {code.remedy} |" not in text] == []

@@ -40,11 +40,11 @@ def test_one_failure_is_a_fault():
 
 def test_rows_that_are_near_form_pairs():
     assert not differs([(1.0,), (1.0000004,)], [(1.0000004,), (1.0,)])
-    # Each is near one of Spark's, and one of Spark's is near none of them.
+    # Both rows are near one row of Spark, and the other row of Spark is near neither.
     assert differs([(1.0,), (1.0000002,)], [(1.0000001,), (5.0,)])
     assert differs([(5.0,), (1.0,)], [(1.0000001,), (1.0000002,)])
     assert differs([(1.0,)], [(1.0,), (1.0,)]) and differs([(None,)], [(0.0,)])
-    # The first is near both, the second near one of them alone.
+    # The first row is near both rows of Spark, and the second row is near one.
     assert not differs([(1.0,), (1.0000016,)], [(1.0000008,), (0.9999992,)])
 
 
@@ -65,7 +65,7 @@ def test_values_are_drawn_from_the_constants_of_a_column():
 
 
 def test_the_batches_after_a_failure_are_compared(spark, monkeypatch):
-    """A group of one value is an error of both; the fault of a later batch is not hidden by it."""
+    """Both sides fail on the first rows, and this does not hide the fault of a later batch."""
     schemas = sql_coverage.read_schema("CREATE TABLE t (k int, x int);")
     batches = iter([[(1, 0)], [(1, 2)], [(1, 4)]])
 

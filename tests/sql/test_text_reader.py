@@ -31,7 +31,7 @@ from pyspark_diff.query.text_columns import call_column, condition_of  # noqa: E
 from pyspark_diff.query.text_reader import read_text  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-#: The functions are tried in so many cases.
+#: The number of cases that share the functions.
 PARTS = 8
 SCHEMAS = {"t": "a int, b int, s string", "u": "a int, b int, c double"}
 classic_only = pytest.mark.classic_only("is as on a classic session, which is faster")
@@ -195,7 +195,7 @@ QUERIES = [
     "SELECT * FROM t WHERE a IN (SELECT x FROM VALUES (1), (3) AS v(x))",
 ]
 
-#: More queries, which the default run draws a few of.
+#: More queries; the default run draws a few.
 MORE = [
     # Aliases of aggregates, window functions and subqueries in the items after them.
     "SELECT a + 1 AS k, k * 2 AS m, count(*) AS n, n + k AS z FROM t GROUP BY k HAVING z > 3",
@@ -453,12 +453,12 @@ def test_a_table_of_the_catalog_becomes_a_source(spark):
         assert flow.explain_sql("SELECT item FROM sql_read r").startswith(
             "supported; reads spark_catalog.default.sql_read"
         )
-        kept = flow.sql("SELECT sum(price) AS total FROM default.sql_read").keep("total")
+        output = flow.sql("SELECT sum(price) AS total FROM default.sql_read").keep("total")
         flow.catch_up()
-        assert kept.at().collect() == [(5,)]
+        assert output.at().collect() == [(5,)]
         spark.sql("INSERT INTO sql_read VALUES ('salt', 1)")
         flow.catch_up()
-        assert kept.at().collect() == [(6,)]
+        assert output.at().collect() == [(6,)]
         with pytest.raises(UnsupportedQueryError) as raised:
             flow.sql("SELECT * FROM sql_json, sql_view")
         assert "TABLE: spark_catalog.default.sql_json at line 1, column 15: no source reads" in str(
@@ -529,7 +529,7 @@ def test_columns_of_one_name_get_numbers(spark):
 
 
 def test_spark_checks_the_columns(spark, monkeypatch):
-    """A reader that understood other columns than Spark would be found out."""
+    """If the reader resolves other columns than Spark, the query is refused."""
     from pyspark_diff.query import text_reader
 
     monkeypatch.setattr(text_reader.TextReader, "expanded", lambda self, node, scope: iter(
@@ -588,7 +588,7 @@ def optimised(frame):
 ])
 def test_each_function_keeps_its_meaning(spark, part):
     """The text that the reader makes of a call has the plan of the query's own text."""
-    # A function that fails on its rows fails while Spark optimises.
+    # A function that fails on the rows fails during Spark's optimisation.
     known = registry.classified()
     names = sorted(
         name for name in (known.keys() - registry.APART) & set(registry.names(spark))

@@ -19,9 +19,9 @@ pytest.importorskip("sqlglot")
 
 TEXTS = Path(sys.prefix) / "sql" / "tpcds"
 SCHEMA = Path(__file__).parent / "tpcds.sql"
-#: Plain Spark needs more minutes for its answer than a case may.
+#: Queries for which plain Spark is slower than the limit of a case.
 LONG = (64,)
-#: Queries of two parts have two texts.
+#: Queries with two parts, which have two texts.
 TWICE = (14, 23, 24, 39)
 NAMES = [
     f"q{number}{part}" for number in range(1, 100) if number not in LONG

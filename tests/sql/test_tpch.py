@@ -1,4 +1,4 @@
-"""The queries of TPC-H over a stream with deletes are, at any prefix, what DuckDB computes anew.
+"""The queries of TPC-H over a stream with deletes equal DuckDB's answers after any prefix.
 
     the view after r rounds = the SQL of its docstring over the records that are there then
 """
@@ -18,7 +18,7 @@ from pyspark_diff.operators.node import Input, Keyed
 pytest.importorskip("duckdb")
 
 SCALE = 0.01
-#: Rounds at one time, where not each has a time of its own.
+#: The number of rounds of one time, if a time has several.
 LOGICAL = 500
 
 
@@ -45,15 +45,15 @@ def stream_of(run):
 
 def agree(run, flow, numbers, stream, stop, logical):
     """Whether all answers are right at the last complete time."""
-    seen = run.complete(stream, stop, logical) * logical
+    rounds = run.complete(stream, stop, logical) * logical
     return [
         number for number in numbers
-        if not run.agrees(number, stream, seen, flow[f"q{number:02}"].at().collect())
+        if not run.agrees(number, stream, rounds, flow[f"q{number:02}"].at().collect())
     ] == []
 
 
 def cuts(stream, seed, logical):
-    """Where steps end: at three rounds, of which one lies within a time, and at the end."""
+    """Ranges of rounds: steps end at three random rounds and at the end, some inside a time."""
     choice = random.Random(seed)
     inner = sorted(choice.sample(range(logical, stream.rounds), 3))
     inner[0] -= inner[0] % logical
@@ -72,7 +72,7 @@ def test_query(spark, run, stream_of, number):
 
 
 def test_all_in_one_dataflow_that_is_reopened(spark, run, stream_of, tmp_path):
-    """A table that several queries want by a key, all of it, is arranged once."""
+    """If several queries arrange a whole table by one key, the dataflow does it once."""
     numbers = list(run.QUERIES)
     stream = stream_of(numbers)
     write = run.program(numbers, run.schema_of(stream, spark))
@@ -88,14 +88,14 @@ def test_all_in_one_dataflow_that_is_reopened(spark, run, stream_of, tmp_path):
                 and node.inputs[0].name in stream.changes
             )
             assert set(whole.values()) == {1}
-            # Of queries 7, 9 and 12, and of 5, 7, 9 and others.
+            # Queries 7, 9 and 12 share the first; queries 5, 7, 9 and others share the second.
             assert {("orders", "o_orderkey"), ("nation", "n_nationkey")} <= set(whole)
 
 
 def test_answers_do_not_depend_on_steps(spark, run, stream_of):
-    """The same updates at all times, whatever is handed over in one step."""
+    """The updates at each time do not depend on the number of rounds in a step."""
     stream = stream_of([3])
-    found = []
+    updates = []
     for size in (stream.rounds, 7_001):
         with Dataflow(spark, runner="local") as flow:
             run.program([3], run.schema_of(stream, spark))(flow)
@@ -107,8 +107,8 @@ def test_answers_do_not_depend_on_steps(spark, run, stream_of):
             flow["q03"].inspect(count)
             for first, stop in run.steps(0, stream.rounds, size):
                 run.feed(flow, stream, first, stop, 100)
-            found.append({key: diff for key, diff in shown.items() if diff})
-    assert found[0] == found[1] and len(found[0]) > 20
+            updates.append({key: diff for key, diff in shown.items() if diff})
+    assert updates[0] == updates[1] and len(updates[0]) > 20
 
 
 @pytest.mark.slow
@@ -132,15 +132,15 @@ def test_from_the_command_line(spark, run, tmp_path, monkeypatch, capsys):
     spark.sql("DROP TABLE tpch_q06")
     few = ["--logical", "500", "--physical", "500", "--until", "500"]
     run.main(["6", *few, "--check", "9"])  # more looks than times
-    run.main(["6", *few, "--check", "--store", "state"])  # of another stream, without deletes
+    run.main(["6", *few, "--check", "--store", "state"])  # another stream, without deletes
     assert "after 500 rounds" in capsys.readouterr().out
     for wrong in (["23"], ["6", "--physical", "0"], ["6", "--scale", "0"],
-                  ["6", *few, "--deletes", "--store", "state"],  # which has come further
+                  ["6", *few, "--deletes", "--store", "state"],  # the store is at a later round
                   ["6", "--store", "state", "--until", "700", "--logical", "500"],
                   ["6", "--store", "state", "--physical", "5", "--logical", "2"]):
         with pytest.raises(SystemExit):
             run.main(wrong)
-    # A store that is through is compared all the same.
+    # The command also compares a store that has read the whole stream.
     monkeypatch.setattr(run, "agrees", lambda *_: False)
     with pytest.raises(SystemExit, match="q06 differs"):
         run.main(["6", *options, "--store", "state"])

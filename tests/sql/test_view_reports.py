@@ -47,11 +47,11 @@ def test_metrics(opentelemetry):
     (meter,) = opentelemetry.meters.values()
     assert list(opentelemetry.meters) == ["pyspark_diff"]
     prefix = "pyspark_diff.view."
-    found = {
+    emitted = {
         (name.removeprefix(prefix), unit): value
         for (name, unit, view), value in meter.values.items() if view == "gold.b"
     }
-    assert found == {
+    assert emitted == {
         ("refreshes", ""): 1, ("rows_in", ""): 4, ("rows_out", ""): 0, ("recomputed", ""): 1,
         ("refresh.duration", "s"): 1.5, ("write.duration", "s"): 0.0,
     }

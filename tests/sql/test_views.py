@@ -10,7 +10,7 @@ import pytest
 from own_spark import names_of, outcomes_of
 
 CASES = Path(__file__).parents[1] / "view_cases.py"
-#: Where ci/delta_jars puts them.
+#: The folder of ci/delta_jars.
 JARS = Path(os.environ.get("DELTA_JARS") or Path(sys.prefix) / "delta")
 pytestmark = pytest.mark.classic_only("starts a Spark of its own that knows Delta")
 
