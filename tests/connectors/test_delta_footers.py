@@ -29,7 +29,7 @@ def files_of(folder):
 
 
 def rewrite_files(folder, write):
-    """Write each file of a table anew, and its size in the log."""
+    """Rewrite each file of a table, and its size in the log."""
     for log in folder.glob("_delta_log/*.json"):
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         for add in (action["add"] for action in actions if "add" in action):

@@ -78,7 +78,7 @@ def test_used_columns_are_enough(spark, text):
 
 @pytest.mark.classic_only("reads analysed plans")
 def test_columns_that_tables_gain_rename_nothing(spark):
-    """A store needs unchanged names, as they are part of the fingerprint of its program."""
+    """The fingerprint of a program includes names, so a store needs unchanged names."""
     text = (
         "WITH c AS (SELECT * FROM customers), o AS (SELECT * FROM orders) "
         "SELECT c.region, sum(o.amount) AS s, max(o.`due date`) AS d "

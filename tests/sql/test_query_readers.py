@@ -23,7 +23,7 @@ MATCHES = f"{CHANGE}, and a row for each match on the other side (FAN_OUT)"
 
 @pytest.fixture(params=["plan", "text"])
 def reader(request, spark, monkeypatch):
-    """The reader that a classic session has, or that of Connect."""
+    """The reader of a classic session, or that of Connect."""
     if request.param == "text":
         monkeypatch.setattr(Dataflow, "_is_classic", lambda self: False)
     elif not hasattr(spark, "_jsparkSession"):
@@ -96,7 +96,7 @@ def test_notes_on_order_and_limit(flow, text, notes):
 
 
 def test_a_left_join_of_a_generator_is_refused(flow):
-    """Plain Spark loses rows there."""
+    """Plain Spark loses rows in this join."""
     text = "SELECT a FROM t LEFT JOIN LATERAL explode(filter(array(a), y -> y > 2)) AS q(x)"
     with pytest.raises(UnsupportedQueryError, match="LEFT JOIN LATERAL of a generator"):
         flow.sql(text)

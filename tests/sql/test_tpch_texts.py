@@ -17,7 +17,7 @@ pytestmark = pytest.mark.classic_only("a benchmark of local dataflows")
 
 @pytest.fixture
 def tpch(monkeypatch):
-    # Examples have programs of the same names, which other tests import.
+    # Other tests import programs of the same names from other examples.
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     names = [path.stem for path in FOLDER.glob("*.py")]
     for name in names:

@@ -1,4 +1,4 @@
-"""Copies of batch files are what their names say, shared, and take no more room than they may."""
+"""Copies of batch files match the checksums in their names, are shared, and stay below a limit."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_every_row_is_proved():
 
 
 class Stored:
-    """A store that is opened anew for each step."""
+    """A store that each step opens again."""
 
     def __init__(self, spark, root, program, **options):
         self.spark, self.root, self.program, self.options = spark, str(root), program, options
