@@ -1,7 +1,7 @@
-"""More than can be held at once is worked through in pieces, and the answer is the same.
+"""A step processes more rows than fit into memory in pieces, with the same answer.
 
-    memory is bounded by a setting, not by what an operator takes in, holds or gives
-    what has to be held and does not fit is refused, with the operator and its heaviest keys
+    A setting bounds the memory, not the input, the state or the output of an operator.
+    A step that needs more raises an error with the operator and its heaviest keys.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ PIECE = 1000
 
 @pytest.fixture
 def small(another):
-    """A session whose dataflows hold few rows at once."""
+    """A session whose dataflows hold few rows in memory at once."""
     another.conf.set("spark.pyspark_diff.pieceRows", str(PIECE))
     return another
 
 
 @pytest.fixture
 def largest(monkeypatch):
-    """The most rows that were handed on at once, and what was written and made later."""
-    seen = Counter()
+    """Counts: most rows of one output table, spilled files, and tables that a rest produced."""
+    counts = Counter()
     table, spilled, tables = OutputForm.table, storage.spilled, bilinear.Rest.tables
 
     def watched(self, changes):
-        seen["rows"] = max(seen["rows"], changes[2].size)
+        counts["rows"] = max(counts["rows"], changes[2].size)
         return table(self, changes)
 
     def counted(folder, updates):
-        seen["spilled"] += 1
+        counts["spilled"] += 1
         return spilled(folder, updates)
 
-    def made(self):
-        for found in tables(self):
-            seen["made"] += 1
-            yield found
+    def counted_tables(self):
+        for piece in tables(self):
+            counts["made"] += 1
+            yield piece
 
     monkeypatch.setattr(OutputForm, "table", watched)
     monkeypatch.setattr(storage, "spilled", counted)
-    monkeypatch.setattr(bilinear.Rest, "tables", made)
-    return seen
+    monkeypatch.setattr(bilinear.Rest, "tables", counted_tables)
+    return counts
 
 
 # Ranges of keys.
@@ -91,20 +91,20 @@ sorted_keys = st.lists(
 )
 def test_ranges_cover_the_new_keys_once_and_are_small(new, old, most, few):
     with thresholds.using(exact_ranges_rows_max=few):
-        found = ranges(new, old, most)
-    if found == [None]:
+        cuts = ranges(new, old, most)
+    if cuts == [None]:
         assert sum(map(len, (*new, *old))) <= most or not sum(map(len, new))
         return
-    assert all(low <= high for low, high in found)
-    assert all(before[1] < after[0] for before, after in zip(found, found[1:]))
+    assert all(low <= high for low, high in cuts)
+    assert all(before[1] < after[0] for before, after in zip(cuts, cuts[1:]))
     keys = {key for updates in new for key in updates.key64.tolist()}
-    assert all(sum(low <= key <= high for low, high in found) == 1 for key in keys)
-    for low, high in found:
+    assert all(sum(low <= key <= high for low, high in cuts) == 1 for key in keys)
+    for low, high in cuts:
         touched = [k for updates in (*new, *old) for k in updates.key64.tolist()
                    if low <= k <= high and k in keys]
         assert len(touched) <= most or len(set(touched)) == 1
     for updates in new:
-        parts = [updates_between(updates, keys).key64 for keys in found]
+        parts = [updates_between(updates, keys).key64 for keys in cuts]
         assert np.concatenate(parts).tolist() == updates.key64.tolist()
 
 
@@ -112,64 +112,64 @@ def test_many_keys_are_counted_by_strides(use_thresholds):
     use_thresholds(exact_ranges_rows_max=10)
     new = UpdateChunk(np.repeat(np.arange(5000), 3), None, 0, 1)
     old = UpdateChunk(np.arange(20_000), None, 0, 1)
-    found = ranges([new], [old], 640)
-    sizes = [len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in found]
-    assert len(found) > 20 and max(sizes) <= 640
-    assert sum(len(updates_between(new, keys)) for keys in found) == len(new)
+    cuts = ranges([new], [old], 640)
+    sizes = [len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in cuts]
+    assert len(cuts) > 20 and max(sizes) <= 640
+    assert sum(len(updates_between(new, keys)) for keys in cuts) == len(new)
 
 
 def test_few_keys_with_long_histories_are_not_one_range():
-    # More than are counted one by one, and still less than lie between two that are counted.
+    # More keys than `ranges` counts singly, and fewer rows than between two counted keys.
     new = UpdateChunk(np.arange(70_000), None, 0, 1)
     old = UpdateChunk(np.repeat(np.arange(70_000), 130), None, 0, 1)
     most = 1 << 23
-    found = ranges([new], [old], most)
+    cuts = ranges([new], [old], most)
     assert most >= max(
-        len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in found
+        len(updates_between(new, keys)) + len(updates_between(old, keys)) for keys in cuts
     )
-    assert sum(len(updates_between(new, keys)) for keys in found) == len(new)
+    assert sum(len(updates_between(new, keys)) for keys in cuts) == len(new)
 
 
-# Of all buckets that are at work at once.
+# The total of all buckets that run at once.
 
 
 @given(rows=st.lists(st.integers(0, 300), min_size=1), most=st.integers(8, 500),
        threads=st.integers(1, 8))
 def test_what_buckets_hold_is_shared(rows, most, threads):
     each = pieces.share(rows, most, threads)
-    held = sum(sorted(min(each, bucket) for bucket in rows)[-threads:])
-    assert held <= most
-    # Nobody holds less than could be held.
-    assert each == most or held > most - threads
+    rows_held = sum(sorted(min(each, bucket) for bucket in rows)[-threads:])
+    assert rows_held <= most
+    # The threads use all of the room, except for the remainder of the division.
+    assert each == most or rows_held > most - threads
 
 
 @pytest.fixture
 def at_work(monkeypatch, use_thresholds):
-    """The most rows that kernels were at work on at once, and that waited behind them."""
+    """The most rows in running kernels at once, in outputs that waited, and in all outputs."""
     use_thresholds(threaded_rows_min=1)
     monkeypatch.setattr(local.os, "cpu_count", lambda: 4)
-    seen, now, lock = Counter(), Counter(), threading.Lock()
+    most_rows, now, lock = Counter(), Counter(), threading.Lock()
 
     def watched(kernel):
         def call(self, sides, *others):
             rows = sum(len(part) for s in sides for part in (*s.old, *s.earlier, s.new.updates))
             with lock:
                 now["held"] += rows
-                seen["held"] = max(seen["held"], now["held"])
-            sleep(0.03)  # the others begin meanwhile
-            found = kernel(self, sides, *others)
+                most_rows["held"] = max(most_rows["held"], now["held"])
+            sleep(0.03)  # the other kernels begin meanwhile
+            results = kernel(self, sides, *others)
             with lock:
                 now["held"] -= rows
-            return found
+            return results
         return call
 
     def waiting(run):
         def call(*args):
             results = run(*args)
-            given = [g for r in results for g in (r.output, *r.later.values())]
-            rows = sum(g.table.num_rows for g in given if g.table is not None)
-            seen["waiting"] = max(seen["waiting"], rows)
-            seen["given"] = max(seen["given"], sum(g.rows for g in given))
+            outputs = [output for r in results for output in (r.output, *r.later.values())]
+            rows = sum(output.table.num_rows for output in outputs if output.table is not None)
+            most_rows["waiting"] = max(most_rows["waiting"], rows)
+            most_rows["given"] = max(most_rows["given"], sum(output.rows for output in outputs))
             return results
         return call
 
@@ -177,7 +177,7 @@ def at_work(monkeypatch, use_thresholds):
         monkeypatch.setattr(kernel, "__call__", watched(kernel.__call__))
     for name in ("run", "read"):
         monkeypatch.setattr(LocalRunner, name, waiting(getattr(LocalRunner, name)))
-    return seen
+    return most_rows
 
 
 def test_buckets_at_work_hold_no_more_together(small, at_work):
@@ -190,15 +190,15 @@ def test_buckets_at_work_hold_no_more_together(small, at_work):
         data = [(i // 2, i) for i in range(3600)]  # 900 for each bucket
         session.insert(data)
         flow.advance_to(1)
-        held = at_work["held"]  # later, there are old rows in a range that nobody looks at
+        most_held = at_work["held"]  # a later range contains old rows that no kernel reads
         session.insert(data[:10])
         flow.advance_to(2)
         assert counts.at().count() == 3600
         assert dict(largest.at().collect()) == {i // 2: i | 1 for i in range(3600)}
-        found = {row.w: row.s for row in sums.at().collect()}
-        assert found[3599] == 3598 + 3599 and found[2] == 2 * 2 * (2 + 3)
-    assert PIECE // 2 < held <= PIECE
-    # What is given is counted when it is there: a piece of a bucket may be too much.
+        totals = {row.w: row.s for row in sums.at().collect()}
+        assert totals[3599] == 3598 + 3599 and totals[2] == 2 * 2 * (2 + 3)
+    assert PIECE // 2 < most_held <= PIECE
+    # Outputs count only when they exist, so one piece of a bucket may exceed the limit.
     assert at_work["waiting"] <= PIECE < 3600 <= at_work["given"]
 
 
@@ -215,20 +215,20 @@ def test_a_large_bucket_beside_small_ones_is_in_few_pieces(small, at_work, large
 def test_a_table_comes_in_by_slices(small):
     table = pa.table({"k": np.arange(5 * PIECE)})
     source = UpdateRows(Schema(T.StructType().add("k", "long")), table=table, rows=table.num_rows)
-    found = list(LocalRunner(None).tables(Feed(source), PIECE))
-    assert [part.num_rows for part in found] == [PIECE] * 5
-    assert pa.concat_tables(found) == table
+    slices = list(LocalRunner(None).tables(Feed(source), PIECE))
+    assert [part.num_rows for part in slices] == [PIECE] * 5
+    assert pa.concat_tables(slices) == table
 
 
 def test_few_rows_that_become_many_are_not_all_made_to_be_counted(tmp_path, monkeypatch):
-    """A stage may make many rows of one: they are cut into buckets as they come."""
-    most, given = 100, []
+    """A stage may turn a row into many: the runner cuts them into buckets as they arrive."""
+    most, read_numbers = 100, []
     zeros = np.zeros(most // 2, np.int64)
     table = pa.table({"k": zeros, TIME: zeros, DIFF: zeros + 1})
 
     def tables(self, feed, most=None):
         for number in range(20):
-            given.append(number)
+            read_numbers.append(number)
             yield table
 
     monkeypatch.setattr(LocalRunner, "tables", tables)
@@ -237,9 +237,9 @@ def test_few_rows_that_become_many_are_not_all_made_to_be_counted(tmp_path, monk
         None, None, None, most,
     )
     schema = Schema(T.StructType().add("k", "long"))
-    (found,) = LocalRunner(None).run(work, schema, [Feed(UpdateRows(schema, rows=1))])
-    assert [file.rows for file in found.files] == [1]
-    assert given == [0, 1, 2, *range(20)]  # three are too many; then all, one by one
+    (output,) = LocalRunner(None).run(work, schema, [Feed(UpdateRows(schema, rows=1))])
+    assert [file.rows for file in output.files] == [1]
+    assert read_numbers == [0, 1, 2, *range(20)]  # three tables are too many; then all, singly
 
 
 # Wide rows.
@@ -247,7 +247,7 @@ def test_few_rows_that_become_many_are_not_all_made_to_be_counted(tmp_path, monk
 
 @pytest.fixture
 def narrow(use_thresholds):
-    """Room for so many bytes of columns."""
+    """The limit on the bytes of columns in memory."""
     use_thresholds(work_bytes_max=100_000)
     return 100_000
 
@@ -262,11 +262,11 @@ def test_wide_rows_are_fewer(narrow):
 
 @pytest.mark.slow
 def test_wide_rows_are_worked_through_in_pieces(spark, narrow, largest, monkeypatch):
-    made, given = [], OutputForm.table
+    sizes, table = [], OutputForm.table
 
     def watched(self, changes):
-        made.append(sum(column.nbytes for column in changes[0]))
-        return given(self, changes)
+        sizes.append(sum(column.nbytes for column in changes[0]))
+        return table(self, changes)
 
     monkeypatch.setattr(OutputForm, "table", watched)
     with Dataflow(spark, runner="local", buckets=1) as flow:
@@ -285,14 +285,14 @@ def test_wide_rows_are_worked_through_in_pieces(spark, narrow, largest, monkeypa
         for batch in (b for trace in flow._state.traces.values() for b in trace.batches):
             for file in (f for files in batch.files.values() for f in files):
                 assert storage.open_updates(file.path).nbytes <= narrow
-    assert 0 < max(made) <= 1.1 * narrow and largest["spilled"]  # with numbers beside the columns
+    assert 0 < max(sizes) <= 1.1 * narrow and largest["spilled"]  # 1.1: also numbers
 
 
 # A join that explodes.
 
 
 def exploding(spark, runner, rows=400, *, keys=3, **options):
-    """A join of which one key has most pairs, the flow, its two inputs."""
+    """The flow, a join with most of its pairs under one key, and its two inputs."""
     flow = Dataflow(spark, runner=runner, buckets=2, **options)
     left, left_in = flow.input("left", "k long, x long")
     right, right_in = flow.input("right", "k long, y long")
@@ -337,7 +337,7 @@ def test_pairs_are_reduced_by_what_follows(small, largest, runner):
             there = {x for k, x in lefts if any(k == other for other, _ in rights)}
             assert {row.x for row in kinds.at().collect()} == there
             assert files_of(flow) <= flow._state.paths() | flow._outputs.pinned
-    if runner == "local":  # elsewhere it is seen by other processes
+    if runner == "local":  # on Spark other processes do the work
         assert largest["made"] > 100
         assert largest["rows"] <= 2 * PIECE
 
@@ -355,7 +355,7 @@ def test_pairs_are_made_in_pieces_where_there_is_room_for_more(another, largest,
 
 
 def test_pieces_of_any_size_have_the_same_columns(another):
-    """Small pieces and large ones behind a filter are put together by tasks."""
+    """Tasks concatenate small and large pieces after a filter."""
     another.conf.set("spark.pyspark_diff.pieceRows", "10000")
     few = [(k, k % 5, 1) for k in range(10, 400)]
     with Dataflow(another, runner="spark", buckets=2) as flow:
@@ -363,27 +363,27 @@ def test_pieces_of_any_size_have_the_same_columns(another):
         right, right_in = flow.input("right", "k int, z int")
         names, names_in = flow.input("names", "x int, w int")
         pairs = left.join(right, "k").where("(y + z) % 2 = 0")
-        found = pairs.join(names, "x").select("w").count().keep()
+        counts = pairs.join(names, "x").select("w").count().keep()
         left_in.insert([*few, *[(i % 2, i % 5, i) for i in range(500)]])
         right_in.insert([*[(k, 3) for k, _, _ in few], *[(i % 2, i) for i in range(300)]])
         names_in.insert([(x, -x) for x in range(5)])
         for session in left_in, right_in, names_in:
             session.close()
         flow.step()
-        # Numbers of one rest by 2 meet, and their sum is even.
-        assert sorted(map(tuple, found.at().collect())) == [
+        # Numbers of the same parity meet, and their sum is even.
+        assert sorted(map(tuple, counts.at().collect())) == [
             (-x, 100 * 150 + 78) for x in (4, 3, 2, 1, 0)
         ]
 
 
 def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch, use_thresholds):
-    """A join looks a few keys up in much: only what it gives counts as pairs."""
+    """A join looks up a few keys in a large arrangement: only its output counts as pairs."""
     use_thresholds(join_piece_pairs=100)
-    found = []
+    all_ranges = []
 
-    def ranges(*given):
-        found.append(key_ranges.ranges(*given))
-        return found[-1]
+    def ranges(*arguments):
+        all_ranges.append(key_ranges.ranges(*arguments))
+        return all_ranges[-1]
 
     monkeypatch.setattr(read, "ranges", ranges)
     with Dataflow(another, runner="local", buckets=1) as flow:
@@ -391,23 +391,23 @@ def test_what_a_small_step_meets_is_not_cut_as_pairs_are(another, monkeypatch, u
         pairs = left.join(left.toDF("k", "y"), "k").keep()
         left_in.insert([(n, n) for n in range(1000)])
         flow.advance_to(1)
-        found.clear()
+        all_ranges.clear()
         left_in.insert([(7, 1)])
         flow.advance_to(2)
         assert pairs.at().count() == 1003
-    assert found and all(parts == [None] for parts in found)
+    assert all_ranges and all(parts == [None] for parts in all_ranges)
 
 
 def test_what_meets_much_is_not_begun_with_all_buckets_at_once(
     another, monkeypatch, use_thresholds,
 ):
-    """It would be looked up, and then left for the buckets one by one."""
+    """All buckets would look up the keys, and each bucket would then repeat the work."""
     use_thresholds(join_piece_pairs=100)
     begun, read_bucket = [], bucket.read_bucket
 
-    def begin(*given, **how):
-        begun.append(given)
-        return read_bucket(*given, **how)
+    def begin(*arguments, **options):
+        begun.append(arguments)
+        return read_bucket(*arguments, **options)
 
     monkeypatch.setattr(bucket, "read_bucket", begin)
     with Dataflow(another, runner="local", buckets=2) as flow:
@@ -433,9 +433,9 @@ def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
         keys, keys_in = flow.input("keys", "k long")
         left_in.update([(7, i, 0, 1) for i in range(200)] + [(8, 0, 0, 1)])
         keys_in.update([(7, time, (-1) ** time) for time in range(101)])
-        found = left.antijoin(keys) if anti else left.semijoin(keys)
-        times = found.select((F.col("x") % 2).alias("p")).count().keep()
-        counts = found.count().keep()
+        joined = left.antijoin(keys) if anti else left.semijoin(keys)
+        times = joined.select((F.col("x") % 2).alias("p")).count().keep()
+        counts = joined.count().keep()
         left_in.close()
         keys_in.close()
         flow.step()
@@ -450,13 +450,13 @@ def test_a_key_that_comes_and_goes_often_in_one_step(small, largest, anti):
 def test_what_is_kept_of_an_explosion_is_in_pieces(small, largest, runner):
     flow, pairs, left_in, right_in = exploding(small, runner, 120)
     with flow:
-        kept = pairs.arrange_by_self()
+        arranged = pairs.arrange_by_self()
         left_in.close()
         right_in.close()
         flow.step()
         rows = [(i % 3 if i % 10 == 0 else 7, i) for i in range(120)]
-        every = Counter((k, x, -y) for k, x in rows for other, y in rows if k == other)
-        assert Counter(map(tuple, kept.at().collect())) == every
+        rows_expected = Counter((k, x, -y) for k, x in rows for other, y in rows if k == other)
+        assert Counter(map(tuple, arranged.at().collect())) == rows_expected
         batches = [b for trace in flow._state.traces.values() for b in trace.batches]
         assert max(len(files) for batch in batches for files in batch.files.values()) > 3
         assert files_of(flow) <= flow._state.paths() | flow._outputs.pinned
@@ -469,13 +469,13 @@ def test_an_explosion_inside_a_loop(small, largest, runner):
     with Dataflow(small, runner=runner, buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
-        # Eighty nodes, each of which knows each: many ways, few nodes that are reached.
+        # Eighty nodes with all edges between them: many paths, few reachable nodes.
         ways = [(i, j) for i in range(80) for j in range(80)] + [(79, 80), (80, 81)]
         edges_in.insert(ways)
         roots_in.insert([(i,) for i in range(80)])
         reached = roots.iterate(
-            lambda seen: seen.join(edges.select(F.col("src").alias("node"), "dst"), "node")
-            .select(F.col("dst").alias("node")).union(seen)
+            lambda nodes: nodes.join(edges.select(F.col("src").alias("node"), "dst"), "node")
+            .select(F.col("dst").alias("node")).union(nodes)
             .distinct()
         ).keep()
         for time, change in enumerate([
@@ -493,7 +493,7 @@ def test_an_explosion_inside_a_loop(small, largest, runner):
 
 
 def test_tasks_that_make_what_is_left_let_go_of_files(tmp_path):
-    """A worker lives on, and a file that it has open holds its space."""
+    """A worker outlives its tasks, and an open file keeps its disk space."""
     class Opens(bilinear.Rest):
         def tables(self):
             storage.open_updates(path)
@@ -517,8 +517,8 @@ def test_a_lagging_side_keeps_what_was_too_many_for_later(small):
         other_in.insert([(7,)])
         other_in.close()
         flow.step()
-        found = {x: n for x, n in both.at().collect()}
-        assert found[7] == 108 + 1 and len(found) == 120
+        counts = {x: n for x, n in both.at().collect()}
+        assert counts[7] == 108 + 1 and len(counts) == 120
 
 
 def test_what_nobody_can_reduce_and_does_not_fit_is_refused(small, monkeypatch):
@@ -545,20 +545,20 @@ def test_rest_of_several_buckets_has_to_fit_together(small, monkeypatch):
         right_in.insert([(5, i) for i in range(1700)])
         left_in.close()
         right_in.close()
-        # Each has room, but not both.
+        # Each bucket fits, but not both.
         monkeypatch.setattr(pieces, "free_memory", lambda: 4_000_000 * pieces.ROW_BYTES)
         with pytest.raises(TooManyRowsError, match=r"\(7,\): 1,800 x 1,800 rows"):
             flow.step()
 
 
 def test_rest_counts_the_ranges_that_were_not_reached(small, monkeypatch):
-    seen = []
+    rests = []
     read = StepContext.read
 
     def watched(*arguments):
-        results, found = read(*arguments)
-        seen.extend((one.rows, results[0].rows_in) for rest in found.values() for one in rest)
-        return results, found
+        results, left = read(*arguments)
+        rests.extend((rest.rows, results[0].rows_in) for parts in left.values() for rest in parts)
+        return results, left
 
     monkeypatch.setattr(StepContext, "read", watched)
     with Dataflow(small, runner="local", buckets=1) as flow:
@@ -573,7 +573,7 @@ def test_rest_counts_the_ranges_that_were_not_reached(small, monkeypatch):
         assert {tuple(row) for row in counts.at().collect()} == {
             (k, p, 80_000) for k in range(6) for p in range(2)
         }
-    (rows, rows_in), = seen
+    (rows, rows_in), = rests
     assert 6 * 400 * 400 - 2 * PIECE <= rows <= 6 * 400 * 400
     assert rows_in == 2 * 6 * 400
 
@@ -633,7 +633,7 @@ def test_what_is_sorted_into_files_leaves_nothing_when_the_disk_is_full(small, m
         return write(path, batch, **options)
 
     with flow:
-        kept = pairs.arrange_by_self()
+        arranged = pairs.arrange_by_self()
         left_in.close()
         right_in.close()
         with monkeypatch.context() as patch:
@@ -642,10 +642,10 @@ def test_what_is_sorted_into_files_leaves_nothing_when_the_disk_is_full(small, m
                 flow.step()
         assert not files_of(flow)
         flow.step()
-        assert kept.at().count() == 108 * 108 + 3 * 16
+        assert arranged.at().count() == 108 * 108 + 3 * 16
 
 
-# What keyed operators take in, hold and give.
+# Input, state and output of keyed operators.
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -668,7 +668,8 @@ def test_buckets_are_worked_through_in_ranges_of_keys(small, runner):
             for (k, v), n in there.items():
                 groups.setdefault(k, []).append((v, n))
             assert {tuple(r) for r in frames[0].at().collect()} == {
-                (k, max(v for v, _ in of), sum(n for _, n in of)) for k, of in groups.items()
+                (k, max(v for v, _ in group), sum(n for _, n in group))
+                for k, group in groups.items()
             }
             assert {tuple(r) for r in frames[1].at().collect()} == {
                 (k, v, n) for (k, v), n in there.items()
@@ -680,7 +681,7 @@ def test_buckets_are_worked_through_in_ranges_of_keys(small, runner):
 
 
 def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
-    """Blobs come in any order, which tells where a bucket is cut: no file may be of two cuts."""
+    """The order of blobs decides the cuts of a bucket: a file belongs to one attempt only."""
     folder = tmp_path / "made"
     folder.mkdir()
     draw = np.random.default_rng(0)
@@ -697,14 +698,14 @@ def test_attempts_of_a_task_do_not_write_over_each_other(tmp_path):
         return run_bucket(work, 0, intake, pieces.RowsInMemory(work.most))
 
     def keys(result):
-        found = [storage.open_updates(file.path) for file in result.files]
-        return Counter(dict(zip(np.concatenate([u.key64 for u in found]).tolist(),
-                                np.concatenate([u.diffs() for u in found]).tolist())))
+        batches = [storage.open_updates(file.path) for file in result.files]
+        return Counter(dict(zip(np.concatenate([batch.key64 for batch in batches]).tolist(),
+                                np.concatenate([batch.diffs() for batch in batches]).tolist())))
 
     first = attempt(range(10))
     lost = attempt([9, 3, 5, 1, 0, 2, 4, 8, 7, 6])
-    every = Counter(np.concatenate([part.key64 for part in parts]).tolist())
-    assert keys(first) == every and keys(lost) == every
+    counts = Counter(np.concatenate([part.key64 for part in parts]).tolist())
+    assert keys(first) == counts and keys(lost) == counts
     assert not set(first.paths()) & set(lost.paths())
     storage.remove_others(str(folder), first.paths())
     assert {str(path) for path in folder.iterdir()} == set(first.paths())
@@ -718,30 +719,30 @@ def test_records_that_occur_often_are_given_in_chunks(spark, use_thresholds, lat
     use_thresholds(table_chunk_rows=1 << 10, driver_table_rows_max=0 if later else 1000)
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "n long, s string")
-        kept = rows.arrange_by_self()
+        arranged = rows.arrange_by_self()
         session.update([(1, "a", 0, 30_000), (2, None, 0, 1), (3, "c", 0, 2), (4, "d", 0, 0)])
         session.close()
         flow.step()
-        found = kept.at()
-        assert found.groupBy("n", "s").count().collect() != []
-        assert {tuple(r) for r in found.groupBy("n", "s").count().collect()} == {
+        snapshot = arranged.at()
+        assert snapshot.groupBy("n", "s").count().collect() != []
+        assert {tuple(r) for r in snapshot.groupBy("n", "s").count().collect()} == {
             (1, "a", 30_000), (2, None, 1), (3, "c", 2)
         }
-        assert found.schema == kept.at(None).schema
+        assert snapshot.schema == arranged.at(None).schema
 
 
 @pytest.mark.slow
 def test_a_record_that_occurs_a_hundred_million_times(spark):
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "n long")
-        kept = rows.arrange_by_self()
+        arranged = rows.arrange_by_self()
         session.update([(1, 0, 10**8)])
         session.close()
         flow.step()
-        assert kept.at().count() == 10**8
+        assert arranged.at().count() == 10**8
 
 
-# What memory there is.
+# Available memory.
 
 
 def test_memory_that_a_container_has_left_is_less_than_the_machines(tmp_path, monkeypatch):
@@ -760,9 +761,9 @@ def test_memory_that_a_container_has_left_is_less_than_the_machines(tmp_path, mo
 # The setting.
 
 
-@pytest.mark.parametrize("told", ["0", "-1", "many", "1.5", "\u00b2"])
-def test_a_setting_that_is_no_number_of_rows(another, told):
-    another.conf.set("spark.pyspark_diff.pieceRows", told)
+@pytest.mark.parametrize("setting", ["0", "-1", "many", "1.5", "\u00b2"])
+def test_a_setting_that_is_no_number_of_rows(another, setting):
+    another.conf.set("spark.pyspark_diff.pieceRows", setting)
     with pytest.raises(ValueError, match="spark.pyspark_diff.pieceRows.*whole number of rows"):
         Dataflow(another)
 
@@ -796,12 +797,12 @@ def test_a_cluster_that_is_told_to_have_no_more_cores_than_the_driver(
 ):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(sessions, "is_remote", lambda: False)
-    told = SimpleNamespace(conf={f"spark.{name}": value for name, value in settings.items()})
+    session = SimpleNamespace(conf={f"spark.{name}": value for name, value in settings.items()})
     rows = thresholds.current.driver_rows_alone_max if small else thresholds.current.driver_rows_max
-    assert sessions.driver_rows(told) == rows
-    # Of a client of Connect the driver is elsewhere.
+    assert sessions.driver_rows(session) == rows
+    # The driver of a Connect client runs on another machine.
     monkeypatch.setattr(sessions, "is_remote", lambda: True)
-    assert sessions.driver_rows(told) == thresholds.current.driver_rows_max
+    assert sessions.driver_rows(session) == thresholds.current.driver_rows_max
 
 
 def test_the_setting_reaches_the_operators(small):
