@@ -1,4 +1,4 @@
-"""Programs that are written anew: their fingerprints, and the graph that has run rebuilt over them.
+"""Programs that are built again: their fingerprints, and the stored graph rebuilt over them.
 
     rebuilt(blueprint(graph), program) = graph                for an equal program
     a store opened with another program  ⟹  its answers equal those over the whole history
@@ -62,7 +62,7 @@ def examples(share: float) -> settings:
 
 
 def program_of(flow: Dataflow) -> Program:
-    """What a dataflow's program is, as it is written."""
+    """The program of a dataflow before its lowering."""
     return written([*flow._sinks, *flow._inputs.nodes()])
 
 
@@ -117,9 +117,9 @@ def test_a_graph_is_rebuilt_over_the_program_written_anew(spark, data):
 
 @pytest.mark.slow
 @examples(0.5)
-@given(data=st.data(), buckets=st.integers(1, 3), held=st.sampled_from([0, 4096]))
-def test_a_store_is_opened_with_other_outputs(spark, data, buckets, held):
-    """A random program in a store, and the same operators with other outputs in its place."""
+@given(data=st.data(), buckets=st.integers(1, 3), memory_rows=st.sampled_from([0, 4096]))
+def test_a_store_is_opened_with_other_outputs(spark, data, buckets, memory_rows):
+    """The store of a random program is opened with the same operators and other outputs."""
     program = data.draw(programs())
     schedule = data.draw(schedules(program.inputs))
     nodes = st.integers(0, len(program.inputs) + len(program.ops) - 1)
@@ -139,7 +139,7 @@ def test_a_store_is_opened_with_other_outputs(spark, data, buckets, held):
                 frames[number].keep(f"out{number}")
 
     with tempfile.TemporaryDirectory() as store, Run(
-        spark, first, keeps=keeps, store=store, held=held, **options
+        spark, first, keeps=keeps, store=store, held=memory_rows, **options
     ) as run:
         for actions in schedule[:stops]:
             run.step(actions)
@@ -165,12 +165,12 @@ def test_a_store_is_opened_with_other_outputs(spark, data, buckets, held):
                 assert accumulate(updates, LAST) == run.expected(number, LAST), number
 
 
-# What a fingerprint tells apart.
+# Differences that change a fingerprint.
 
 
 @pytest.fixture(scope="module")
 def flows(spark):
-    """Dataflows in which a program is written, one for each time."""
+    """A function that makes a new dataflow for a program."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(Dataflow(spark, runner="local"))
 
@@ -206,11 +206,11 @@ class Rule:
         return [(row.k,)] if row.v > self.least else []
 
 
-def one(value):
+def constant_one(value):
     return 1
 
 
-#: Of each operator some ways to write it, all of which do something else.
+#: Uses of each operator. No two do the same.
 WAYS = {
     "input": [
         lambda f, p: f.input("a", "k int")[0], lambda f, p: f.input("b", "k int")[0],
@@ -248,14 +248,14 @@ WAYS = {
         lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 1)),
         lambda f, p: p.withColumn("x", F.transform(F.array("k"), lambda x: x + 2)),
         lambda f, p: p.withColumn("x", F.expr("k * 1.5")),
-        lambda f, p: p.withColumn("x", F.udf(one, "int")("k")),
-        lambda f, p: p.withColumn("x", F.udf(one, "int")("v")),
+        lambda f, p: p.withColumn("x", F.udf(constant_one, "int")("k")),
+        lambda f, p: p.withColumn("x", F.udf(constant_one, "int")("v")),
         lambda f, p: p.fillna(1), lambda f, p: p.fillna(2), lambda f, p: p.fillna(1, ["k"]),
         lambda f, p: p.replace(1, 2), lambda f, p: p.replace(2, 1),
     ],
     "cases": [
         lambda f, p, n=n: p.withColumn("x", functools.reduce(
-            lambda found, i: found.when(F.col("k") == i, i + n), range(12), F.when(p["v"] == 9, 0.5)
+            lambda cases, i: cases.when(F.col("k") == i, i + n), range(12), F.when(p["v"] == 9, 0.5)
         )) for n in (0, 1)
     ],
     "flat_map": [
@@ -330,17 +330,17 @@ def turned(pairs, most=5, on_limit="return", bound=3):
     )
 
 
-def both(pairs, one, two):
-    """What leaves a loop of two variables."""
+def both(pairs, first_bound, second_bound):
+    """The output of a loop with two variables."""
     with Loop(5, "return") as loop:
         first, second = loop.variable(pairs), loop.variable(pairs.where("v > 7"))
-        after = first.set(second.where(F.col("k") > one).union(pairs).distinct())
-        second.set(first.where(F.col("k") > two).distinct())
+        after = first.set(second.where(F.col("k") > first_bound).union(pairs).distinct())
+        second.set(first.where(F.col("k") > second_bound).distinct())
     return loop.leave(after)
 
 
 def digest(flow, way):
-    """The fingerprint of what is written in a way, in a dataflow of its own."""
+    """The fingerprint of the node that a way builds in a new dataflow."""
     pairs, _ = flow.input("pairs", "k int, v int")
     node = way(flow, pairs)._node
     return fingerprints(written([node]))[node].digest
@@ -348,9 +348,9 @@ def digest(flow, way):
 
 @pytest.mark.parametrize("operator", WAYS)
 def test_whatever_differs_has_another_fingerprint(flows, operator):
-    found = [digest(flows(), way) for way in WAYS[operator]]
-    assert len(set(found)) == len(found)
-    assert [digest(flows(), way) for way in WAYS[operator]] == found
+    digests = [digest(flows(), way) for way in WAYS[operator]]
+    assert len(set(digests)) == len(digests)
+    assert [digest(flows(), way) for way in WAYS[operator]] == digests
 
 
 class Colour(enum.Enum):
@@ -401,26 +401,26 @@ VALUES = [
 
 
 def test_values_are_told_apart_and_found_again(spark):
-    found = [described(make()) for make in VALUES]
-    assert [described(make()) for make in VALUES] == found
-    alike = Counter(one.digest for one in found)
-    # Functions that call each other are described each from where it stands.
-    assert all(count == 1 for count in alike.values()), [
-        make() for make, one in zip(VALUES, found) if alike[one.digest] > 1]
-    assert not [one.unseen for one in found if one.unseen]
+    descriptions = [described(make()) for make in VALUES]
+    assert [described(make()) for make in VALUES] == descriptions
+    counts = Counter(description.digest for description in descriptions)
+    # The description of functions that call each other starts at the described function.
+    assert all(count == 1 for count in counts.values()), [
+        make() for make, description in zip(VALUES, descriptions) if counts[description.digest] > 1]
+    assert not [description.unseen for description in descriptions if description.unseen]
 
 
 def test_what_is_said_of_functions_makes_no_difference():
-    def one(row):
+    def plain(row):
         """A text."""
         return row
 
-    def two(row):
+    def commented(row):
         """Another text."""
         # And a line.
         return row
 
-    assert described(one) == described(two)
+    assert described(plain) == described(commented)
 
 
 @pytest.mark.parametrize("text", [
@@ -461,39 +461,40 @@ def test_what_functions_name_is_a_part_of_them(flows, monkeypatch):
 def test_names_of_loops_and_what_is_written_beside_make_no_difference(flows):
     plain = digest(flows(), lambda f, p: both(p, 1, 2))
 
-    def beside(flow, pairs):
+    def with_loop(flow, pairs):
         turned(pairs).keep()
         return both(pairs, 1, 2)
 
-    assert digest(flows(), beside) == plain
+    assert digest(flows(), with_loop) == plain
     flow = flows()
     pairs, _ = flow.input("pairs", "k int, v int")
-    one, two = both(pairs, 1, 2)._node, both(pairs, 1, 2)._node
-    found = fingerprints(written([two, one]))
-    assert found[one] == found[two] and found[one].digest == plain
+    first, second = both(pairs, 1, 2)._node, both(pairs, 1, 2)._node
+    prints = fingerprints(written([second, first]))
+    assert prints[first] == prints[second] and prints[first].digest == plain
 
 
 def test_rows_of_frames_are_compared_where_it_is_asked_for(flows, spark):
-    def found(values, rows):
-        # Not local, as rows that a client has sent are: those are looked at in any case.
+    def fingerprint(values, rows):
+        # After a shuffle the rows are not local. Fingerprints always include local rows.
         frame = spark.createDataFrame(values, "k int, s string").repartition(1)
         node = flows().constant(frame)._node
         return fingerprints(written([node]), rows=rows)[node]
 
-    one, two = [(1, "a"), (2, None)], [(1, None), (2, "a")]
-    assert found(one, True) == found(one[::-1], True) != found(two, True)
-    assert found(one, False) == found(two, False)
-    assert "rows of a Spark frame" in found(one, False).unseen[0] and not found(one, True).unseen
+    rows, others = [(1, "a"), (2, None)], [(1, None), (2, "a")]
+    assert fingerprint(rows, True) == fingerprint(rows[::-1], True) != fingerprint(others, True)
+    assert fingerprint(rows, False) == fingerprint(others, False)
+    assert "rows of a Spark frame" in fingerprint(rows, False).unseen[0]
+    assert not fingerprint(rows, True).unseen
 
 
-@pytest.mark.parametrize("held, told", [
+@pytest.mark.parametrize("captured, text", [
     (threading.Lock(), "class _thread.lock"), (object(), "class object"),
 ])
-def test_what_is_not_compared_is_said(flows, held, told):
+def test_what_is_not_compared_is_said(flows, captured, text):
     pairs, _ = flows().input("pairs", "k int")
-    node = pairs.flat_map(lambda row: [(row.k,)] if held else [], "k int")._node
-    found = fingerprints(written([node]))[node]
-    assert any(told in one for one in found.unseen), found.unseen
+    node = pairs.flat_map(lambda row: [(row.k,)] if captured else [], "k int")._node
+    fingerprint = fingerprints(written([node]))[node]
+    assert any(text in reason for reason in fingerprint.unseen), fingerprint.unseen
     shown = pairs.inspect(print)._node
     assert fingerprints(written([shown]))[shown].unseen
 
@@ -506,21 +507,21 @@ from pyspark_diff.engine.fingerprint import fingerprints
 from pyspark_diff.engine.program import written
 from pyspark_diff.spark.session import session
 LIMITS = {"a", "b", "c", "d"}
-def kept(row):
-    """Those that are known."""
+def known(row):
+    """Keep the rows with a known string."""
     return [(row.k,)] if row.s in LIMITS and row.s in {"x", "y", "a"} else []
 with Dataflow(session()) as flow:
     pairs, _ = flow.input("pairs", "k int, s string")
     flow.input("others", "k int, v string", key="k")[0].keep()
-    made = pairs.flat_map(kept, "k int").withColumn("x", F.col("k") * 1.5)
+    mapped = pairs.flat_map(known, "k int").withColumn("x", F.col("k") * 1.5)
     more = pairs.select((pairs["k"] / 2).alias("h"), F.transform(F.array("k"), lambda x: x + 1))
     loop = pairs.select("k").iterate(lambda x: x.where("k < 3").union(pairs.select("k")).distinct())
-    made.keep(), more.keep(), loop.keep()
+    mapped.keep(), more.keep(), loop.keep()
     names = flow.constant([(1, "a"), (2, None)], "k int, t string")
-    made.groupBy("k").agg(F.sum("x")).join(names, "k").keep()
+    mapped.groupBy("k").agg(F.sum("x")).join(names, "k").keep()
     program = written([*flow._sinks, *flow._inputs.nodes()])
-    found = fingerprints(program)
-    print([found[node].digest for node in program.nodes])
+    prints = fingerprints(program)
+    print([prints[node].digest for node in program.nodes])
 '''
 
 
@@ -556,7 +557,7 @@ def feed(flow, steps):
 
 
 class Case:
-    """A program that has run with a store, and another one in its place."""
+    """A program that has run with a store, and a second program that continues the store."""
 
     def __init__(self, spark, first, second):
         self._stack = ExitStack()
@@ -569,7 +570,7 @@ class Case:
         self.blueprint = json.loads(json.dumps(content))
         self.new = self.flow(second)
         now = program_of(self.new)
-        self.found = rebuilt(self.blueprint, now, fingerprints(now), named(self.new))
+        self.result = rebuilt(self.blueprint, now, fingerprints(now), named(self.new))
 
     def flow(self, program):
         flow = self._stack.enter_context(Dataflow(self._spark, runner="local", buckets=2))
@@ -620,13 +621,13 @@ def summed(by="k", column="v"):
 
 def all_of(*programs):
     def program(flow, rows, others):
-        for one in programs:
-            one(flow, rows, others)
+        for part in programs:
+            part(flow, rows, others)
 
     return program
 
 
-def kept(flow, rows, others):
+def keep_rows(flow, rows, others):
     rows.keep("rows")
 
 
@@ -668,48 +669,50 @@ def shared(flow, rows, others):
     halves.distinct().keep("halves")
 
 
-#: What ran, what runs then, what is new, what is gone, and what is said.
+#: First program, second program, number of new sinks, number of dropped sinks, and reasons.
 CHANGES = {
-    "nothing": (all_of(kept, summed()), all_of(kept, summed()), 0, 0, []),
+    "nothing": (all_of(keep_rows, summed()), all_of(keep_rows, summed()), 0, 0, []),
     "shared": (shared, shared, 0, 0, []),
-    "shared, and less": (all_of(shared, kept), shared, 0, 1, None),
-    "order": (all_of(kept, summed()), all_of(summed(), kept), 0, 0, []),
-    "fewer": (all_of(kept, summed()), summed(), 0, 1, ["'rows' is no longer in the program"]),
+    "shared, and less": (all_of(shared, keep_rows), shared, 0, 1, None),
+    "order": (all_of(keep_rows, summed()), all_of(summed(), keep_rows), 0, 0, []),
+    "fewer": (all_of(keep_rows, summed()), summed(), 0, 1, ["'rows' is no longer in the program"]),
     "fewer columns": (
         all_of(joined, joined_less), joined_less, 0, 1, ["'joined' is no longer in the program"],
     ),
-    "more": (kept, all_of(kept, summed()), 1, 0, ["'sums' is new"]),
+    "more": (keep_rows, all_of(keep_rows, summed()), 1, 0, ["'sums' is new"]),
     "more of what is arranged": (
-        all_of(kept, joined_less), all_of(kept, joined_less, first_value(1)), 2, 0,
+        all_of(keep_rows, joined_less), all_of(keep_rows, joined_less, first_value(1)), 2, 0,
         ["arrange_by_key(k int, v int, w int) is new", "'reduced' is new"],
     ),
-    "others": (kept, summed(), 1, 1, ["'sums' is new", "'rows' is no longer in the program"]),
+    "others": (keep_rows, summed(), 1, 1, ["'sums' is new", "'rows' is no longer in the program"]),
     "function": (
-        all_of(kept, first_value(1)), all_of(kept, first_value(2)), 1, 1,
+        all_of(keep_rows, first_value(1)), all_of(keep_rows, first_value(2)), 1, 1,
         ["reduce(k int, m int) changed: its function differs", "'reduced' is rebuilt"],
     ),
     "function of one of two": (
-        all_of(kept, first_value(1), first_value(1, "again")),
-        all_of(kept, first_value(1), first_value(2, "again")), 1, 1,
+        all_of(keep_rows, first_value(1), first_value(1, "again")),
+        all_of(keep_rows, first_value(1), first_value(2, "again")), 1, 1,
         ["reduce(k int, m int) changed: its function differs", "'again' is rebuilt"],
     ),
     "one of two": (
         all_of(first_value(1), first_value(1, "again")), first_value(1, "again"), 0, 1, None,
     ),
     "aggregate": (
-        all_of(kept, summed()), all_of(kept, summed(column="w")), 1, 1,
+        all_of(keep_rows, summed()), all_of(keep_rows, summed(column="w")), 1, 1,
         ["changed: its", "'sums' is rebuilt"],
     ),
     "loop": (
-        all_of(kept, looped(3)), all_of(kept, looped(4)), 1, 1,
+        all_of(keep_rows, looped(3)), all_of(keep_rows, looped(4)), 1, 1,
         ["where(k int) changed: its condition differs", "'reached' is rebuilt"],
     ),
     "limit": (
-        all_of(kept, looped(3)), all_of(kept, looped(3, 6)), 1, 1,
+        all_of(keep_rows, looped(3)), all_of(keep_rows, looped(3, 6)), 1, 1,
         ["variable(k int) changed: its max_iterations differs", "'reached' is rebuilt"],
     ),
-    "same loop": (all_of(looped(3), kept), all_of(kept, looped(3)), 0, 0, []),
-    "unlike": (all_of(kept, other_rows, summed()), all_of(kept, looped(3), joined), 2, 2, None),
+    "same loop": (all_of(looped(3), keep_rows), all_of(keep_rows, looped(3)), 0, 0, []),
+    "unlike": (
+        all_of(keep_rows, other_rows, summed()), all_of(keep_rows, looped(3), joined), 2, 2, None,
+    ),
 }
 
 
@@ -717,14 +720,14 @@ CHANGES = {
 def test_programs_that_changed_keep_what_did_not(spark, change):
     first, second, added, dropped, reasons = CHANGES[change]
     with Case(spark, first, second) as case:
-        found = case.found
-        assert (len(found.added), len(found.dropped)) == (added, dropped), found
+        result = case.result
+        assert (len(result.added), len(result.dropped)) == (added, dropped), result
         if reasons is not None:
-            assert len(found.reasons) == len(reasons), found.reasons
-            assert all(text in said for text, said in zip(reasons, found.reasons)), found.reasons
+            assert len(result.reasons) == len(reasons), result.reasons
+            assert all(text in said for text, said in zip(reasons, result.reasons)), result.reasons
         stored = {
-            number: node.stored(found.graph.wanted[node])
-            for number, node in found.nodes.items() if hasattr(node, "stored")
+            number: node.stored(result.graph.wanted[node])
+            for number, node in result.nodes.items() if hasattr(node, "stored")
         }
         assert stored == {
             number: case.before.program.nodes[number].stored(
@@ -734,60 +737,60 @@ def test_programs_that_changed_keep_what_did_not(spark, change):
         case.check_continuation()
 
 
-# A blueprint comes from a file, and is not believed.
+# A blueprint comes from a file, so its reader checks all fields.
 
 
 def places_in(value: Any, path: tuple[Any, ...] = ()) -> Any:
-    """All places of a JSON value, the whole among them."""
+    """The paths to all parts of a JSON value, and the empty path."""
     yield path
     if isinstance(value, (dict, list)):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from places_in(one, (*path, key))
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(item, (*path, key))
 
 
 def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
-    """A copy of a JSON value with another one at a place."""
+    """A copy of a JSON value with another value at a path."""
     if not path:
         return to
-    found = copy.copy(value)
-    found[path[0]] = changed(value[path[0]], path[1:], to)
-    return found
+    result = copy.copy(value)
+    result[path[0]] = changed(value[path[0]], path[1:], to)
+    return result
 
 
 @pytest.fixture(scope="module")
 def case(spark):
-    with Case(spark, *[all_of(kept, joined, summed(), looped(3))] * 2) as made:
-        yield made
+    with Case(spark, *[all_of(keep_rows, joined, summed(), looped(3))] * 2) as open_case:
+        yield open_case
 
 
-@pytest.mark.parametrize("put", [None, -1, 0, 3, 10**20, True, "enter", "x", [], [[1, 1]], {}])
-def test_a_blueprint_that_is_damaged_is_refused_or_fits(case, put):
+@pytest.mark.parametrize("new", [None, -1, 0, 3, 10**20, True, "enter", "x", [], [[1, 1]], {}])
+def test_a_blueprint_that_is_damaged_is_refused_or_fits(case, new):
     program = program_of(case.new)
     prints = fingerprints(program)
     refused = 0
     for path in places_in(case.blueprint):
         try:
-            found = rebuilt(changed(case.blueprint, path, put), program, prints)
+            result = rebuilt(changed(case.blueprint, path, new), program, prints)
         except StorageError as error:
             assert "is damaged" in str(error)
             refused += 1
             continue
-        if found.graph is not None:
-            str(found.graph.program)
+        if result.graph is not None:
+            str(result.graph.program)
     assert refused
 
 
-@pytest.mark.parametrize("path, put, told", [
+@pytest.mark.parametrize("path, new, message", [
     (("format",), 2, "'format' of the blueprint is '2'"),
     (("nodes", 1, "form"), "os.system", "'form' of node 1"),
     (("nodes", 0, "inputs"), [3], "'inputs' of node 0"),
     (("sinks",), [0, 0], "occurs twice"),
     (("written", 0, "fingerprint"), "x" * 32, "'fingerprint' of written node 0"),
 ])
-def test_what_is_wrong_with_a_blueprint_is_told(case, path, put, told):
+def test_what_is_wrong_with_a_blueprint_is_told(case, path, new, message):
     program = program_of(case.new)
-    with pytest.raises(StorageError, match=told):
-        rebuilt(changed(case.blueprint, path, put), program, fingerprints(program))
+    with pytest.raises(StorageError, match=message):
+        rebuilt(changed(case.blueprint, path, new), program, fingerprints(program))
 
 
 def test_fields_that_are_missing_are_told(case):
@@ -801,14 +804,14 @@ def test_fields_that_are_missing_are_told(case):
                 holder = holder[key]
             del holder[path[-1]]
             if path[-1] == "name" and path[0] == "loops":
-                rebuilt(damaged, program, prints)  # only for who reads it
+                rebuilt(damaged, program, prints)  # a name only serves readers
                 continue
             with pytest.raises(StorageError, match=f"has no '{path[-1]}'"):
                 rebuilt(damaged, program, prints)
 
 
 def test_columns_that_were_kept_are_kept(case):
-    """Whatever is asked for now, and no others."""
+    """The stored columns are exactly those that the graph needs now."""
     program = program_of(case.new)
     prints = fingerprints(program)
     for number, node in enumerate(case.blueprint["nodes"]):
@@ -819,13 +822,13 @@ def test_columns_that_were_kept_are_kept(case):
 
 
 def test_functions_of_another_python_are_told(case):
-    with Case(case._spark, *[all_of(kept, first_value(n)) for n in (1, 2)]) as other:
+    with Case(case._spark, *[all_of(keep_rows, first_value(n)) for n in (1, 2)]) as other:
         program = program_of(other.new)
-        found = rebuilt(
+        result = rebuilt(
             {**other.blueprint, "python": "3.9"}, program, fingerprints(program), named(other.new)
         )
-        assert any("Python 3.9" in told for told in found.reasons), found.reasons
-        assert not any("Python 3.9" in told for told in other.found.reasons)
+        assert any("Python 3.9" in reason for reason in result.reasons), result.reasons
+        assert not any("Python 3.9" in reason for reason in other.result.reasons)
 
 
 def test_fingerprints_stay_what_they_were_when_functions_learn(flows):
