@@ -49,17 +49,17 @@ def changes_forever(spark, steps, **options):
         (4,),
     )
     choice = random.Random(steps)
-    standing: Counter[tuple[int, str]] = Counter()
+    records: Counter[tuple[int, str]] = Counter()
     sizes = []
     with Run(spark, program, kept=True, runner="local", buckets=2, held=0, **options) as run:
         check, run.check = run.check, lambda: None
         run.flow._piece_rows = 1000  # else each record would have a file of its own
         for step in range(steps):
             coming = [(choice.randrange(5), choice.choice("abcd")) for _ in range(3)]
-            going = choice.sample(sorted(standing.elements()), min(3, max(0, len(standing) - 5)))
-            standing.update(coming)
-            standing.subtract(going)
-            standing += Counter()
+            going = choice.sample(sorted(records.elements()), min(3, max(0, len(records) - 5)))
+            records.update(coming)
+            records.subtract(going)
+            records += Counter()
             # Two times a step, so that compaction has times to advance.
             run.step((
                 (0, "insert", ("rows", coming)), (0, "advance", 1), (0, "remove", ("rows", going)),
@@ -77,8 +77,8 @@ def changes_forever(spark, steps, **options):
     return sizes
 
 
-#: More than enough for three arrangements of twenty records: no batch of a trace, the oldest least
-#: of all, has much more than its records, and the newest are as many as may be tiny.
+#: Generous bounds for three arrangements of twenty records. No batch has many more rows than
+#: records, and the number of tiny new batches is limited.
 ROWS, BYTES, BATCHES, FILES = 200, 60_000, 9, 60
 
 
@@ -88,7 +88,7 @@ def test_compaction_bounds_the_state(spark):
 
 
 def test_kept_history_is_not_compacted(spark):
-    # The bounds above would not notice much if this were within them too.
+    # The bounds above would prove little if a kept history did not exceed them.
     rows, _, batches, _ = changes_forever(spark, 100, keep_history=True)[-1]
     assert rows > ROWS and batches <= BATCHES
 
@@ -97,11 +97,11 @@ def test_kept_history_is_not_compacted(spark):
 
 
 class Planned(Exception):
-    """Raised by a user's function while a file is there."""
+    """Raised by a user's function while a file exists."""
 
 
 def failing(flag, kind):
-    """A user's function that fails for one value as long as the file is there."""
+    """A user's function that fails for one value as long as the file exists."""
 
     def check(value):
         if value == 2 and flag.exists():
@@ -121,17 +121,17 @@ def failing(flag, kind):
 @every_runner
 @pytest.mark.parametrize("kind", ["flat_map", "threshold"])
 def test_failed_step_changes_nothing(spark, tmp_path, runner, kind):
-    flag, seen = tmp_path / "fail", []
+    flag, updates = tmp_path / "fail", []
     function = failing(flag, kind)
     with Dataflow(spark, runner=runner, buckets=3) as flow:
         numbers, numbers_in = flow.input("numbers", "k long")
         before = numbers.count()
         if kind == "flat_map":
-            made = before.select("k").flat_map(function, "k long")
+            mapped = before.select("k").flat_map(function, "k long")
         else:
-            made = numbers.threshold(function)
-        probe = made.count().inspect(lambda *update: seen.append(update)).probe()
-        kept = made.arrange_by_self()
+            mapped = numbers.threshold(function)
+        probe = mapped.count().inspect(lambda *update: updates.append(update)).probe()
+        arranged = mapped.arrange_by_self()
         first, second = list(range(10, 20)), [1, 2, 10, 21, 22]
         numbers_in.insert([(k,) for k in first])
         numbers_in.advance_to(1)
@@ -143,22 +143,22 @@ def test_failed_step_changes_nothing(spark, tmp_path, runner, kind):
         numbers_in.insert([(k,) for k in second])
         numbers_in.advance_to(2)
         numbers_in.flush()
-        state, files, shown, frontier = flow._state, files_of(flow), list(seen), probe.frontier()
-        for _ in range(2 if runner == "local" else 1):  # Spark starts its failed workers anew
+        state, files, shown, frontier = flow._state, files_of(flow), list(updates), probe.frontier()
+        for _ in range(2 if runner == "local" else 1):  # Spark restarts its failed workers
             with pytest.raises(Exception, match="this was planned"):
                 flow.step()
             assert flow._state is state
             assert files_of(flow) == files == state.paths()
-            assert seen == shown and probe.frontier() == frontier
-        assert sorted(kept.at(0).collect()) == [(k,) for k in first]
+            assert updates == shown and probe.frontier() == frontier
+        assert sorted(arranged.at(0).collect()) == [(k,) for k in first]
 
         flag.unlink()
         assert flow.step()
         assert not flow.step()
         assert files_of(flow) == flow._state.paths()
         expected = Counter(set(first + second) if kind == "flat_map" else first + second)
-        assert sorted(kept.at(1).collect()) == [(k,) for k in sorted(expected.elements())]
-        assert accumulate(seen, 1) == total(((k, n), 1) for k, n in expected.items())
+        assert sorted(arranged.at(1).collect()) == [(k,) for k in sorted(expected.elements())]
+        assert accumulate(updates, 1) == total(((k, n), 1) for k, n in expected.items())
 
 
 # Diffs that leave 64 bits.
@@ -173,7 +173,7 @@ def ansi(spark, request):
     spark.conf.set("spark.sql.ansi.enabled", before)
 
 
-#: Updates of one record that add up to more than 64 bits hold: within one time, or over two.
+#: Updates of a record with a sum beyond 64 bits: at one time, or over two times.
 TOO_LARGE = {
     "one time": [(1, 0, 2**62), (1, 0, 2**62)],
     "two times": [(1, 0, MOST), (1, 1, 1)],
@@ -265,24 +265,24 @@ def test_large_outputs_travel_as_files(spark):
         flow.step()
         assert files_of(flow) == flow._state.paths()
         for frame, stride in [(distinct, 1), (evens, 2)]:
-            found = frame.at(1).toArrow().sort_by("k")
+            table = frame.at(1).toArrow().sort_by("k")
             keys = np.arange(0, rows, stride)
-            assert np.array_equal(found["k"].to_numpy(), keys)
-            assert np.array_equal(found["count"].to_numpy(), np.where(keys < rows // 2, 2, 1))
+            assert np.array_equal(table["k"].to_numpy(), keys)
+            assert np.array_equal(table["count"].to_numpy(), np.where(keys < rows // 2, 2, 1))
 
 
 def test_many_rows_on_the_driver(spark):
-    # More than are collected as rows, so they come back from Spark as Arrow.
+    # Too many to collect as rows, so Spark returns them as Arrow.
     numbers = [(k % 700, k % 3, 1) for k in range(2000)]
     with Dataflow(spark, runner="local", buckets=2) as flow:
         frame, numbers_in = flow.input("numbers", "k long")
-        made = frame.where("k % 2 = 0").withColumn("h", F.col("k") / 2).select("h").count().keep()
+        counts = frame.where("k % 2 = 0").withColumn("h", F.col("k") / 2).select("h").count().keep()
         numbers_in.update(numbers)
         numbers_in.advance_to(3)
         numbers_in.flush()
         flow.step()
         expected = Counter(k / 2 for k, _, _ in numbers if k % 2 == 0)
-        assert {row["h"]: row["count"] for row in made.at(2).collect()} == expected
+        assert {row["h"]: row["count"] for row in counts.at(2).collect()} == expected
 
 
 # Tables.
@@ -300,7 +300,7 @@ def test_whole_history_and_steps_give_the_same_tables(spark):
          ("a", 1, 2, -1), ("a", 2, 2, 1), ("a", 2, 3, -1), ("a", 1, 3, 1)],
         "s string, count long, time long, diff long",
     )
-    standing = spark.createDataFrame([("a", 1), ("b", 1)], "s string, count long")
+    snapshot = spark.createDataFrame([("a", 1), ("b", 1)], "s string, count long")
     whole = program(DiffFrame(spark.createDataFrame(updates, schema)))
     with Dataflow(spark, keep_history=True, buckets=2) as flow:
         frame, session = flow.input("in", "k int, s string")
@@ -310,16 +310,16 @@ def test_whole_history_and_steps_give_the_same_tables(spark):
             session.advance_to(time + 1)
             session.flush()
             flow.step()
-        for made in (whole, stepped):
+        for result in (whole, stepped):
             assert_df_equality(
-                made.to_df(), expected, ignore_row_order=True, ignore_nullable=True
+                result.to_df(), expected, ignore_row_order=True, ignore_nullable=True
             )
-            assert_df_equality(made.at(1), standing, ignore_row_order=True, ignore_nullable=True)
+            assert_df_equality(result.at(1), snapshot, ignore_row_order=True, ignore_nullable=True)
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_rows_that_wait_for_a_lagging_input_are_taken_once(spark, runner):
-    """One source is read in three steps, each time for the times that have become complete."""
+    """Three steps read one source, each for the times that have become complete."""
     with Dataflow(spark, runner=runner, buckets=2, keep_history=True) as flow:
         left, left_in = flow.input("left", "k long")
         right, right_in = flow.input("right", "k long")
@@ -350,62 +350,61 @@ def test_workers_that_run_steps_have_been_taken_out_of_the_collector(spark):
             session.advance_to(time)
             session.flush()
             flow.step()
-    found = [row.n for row in spark.range(0, 8, 1, 8).mapInArrow(frozen, "n long").collect()]
-    assert max(found) > 10_000
+    counts = [row.n for row in spark.range(0, 8, 1, 8).mapInArrow(frozen, "n long").collect()]
+    assert max(counts) > 10_000
 
 
 def test_what_nothing_comes_to_is_not_visited(spark, monkeypatch):
-    """Of operators that have nothing to do with each other only those run that something reaches;
-    the others are where they would be, had they run."""
+    """A step only visits operators with new input. Idle operators advance without a visit."""
     visited = []
     visit = Step._visit
     monkeypatch.setattr(
         Step, "_visit", lambda self, node, before: visited.append(node) or visit(self, node, before)
     )
     with Dataflow(spark, runner="local") as flow:
-        given = [flow.input(f"i{number}", "k long, v long") for number in range(5)]
-        sums = [rows.groupBy("k").agg(F.sum("v").alias("v")).keep() for rows, _ in given]
-        for _, session in given:
+        inputs = [flow.input(f"i{number}", "k long, v long") for number in range(5)]
+        sums = [rows.groupBy("k").agg(F.sum("v").alias("v")).keep() for rows, _ in inputs]
+        for _, session in inputs:
             session.insert([(1, 1), (2, 2)])
         flow.advance_to(1)
-        every, before = len(visited), flow._state
+        visits, before = len(visited), flow._state
         visited.clear()
-        given[0][1].insert([(1, 5)])
-        given[0][1].advance_to(2)
+        inputs[0][1].insert([(1, 5)])
+        inputs[0][1].advance_to(2)
         flow.step()
-        assert len(visited) == every // 5
+        assert len(visited) == visits // 5
         same = [node for node, trace in flow._state.traces.items() if trace is before.traces[node]]
         assert len(same) == len(before.traces) * 4 // 5
         visited.clear()
-        given[1][1].insert([(2, 7)])
-        flow.advance_to(9)  # all inputs go on, and rows come to one
-        assert len(visited) == every // 5
+        inputs[1][1].insert([(2, 7)])
+        flow.advance_to(9)  # all inputs advance, and one has new rows
+        assert len(visited) == visits // 5
         assert {trace.upper.bound for trace in flow._state.traces.values()} == {9}
-        found = [sorted((row.k, row.v) for row in one.at(8).collect()) for one in sums]
-        assert found == [[(1, 6), (2, 2)], [(1, 1), (2, 9)]] + [[(1, 1), (2, 2)]] * 3
-        # They are compacted as those that run are.
+        actual = [sorted((row.k, row.v) for row in frame.at(8).collect()) for frame in sums]
+        assert actual == [[(1, 6), (2, 2)], [(1, 1), (2, 9)]] + [[(1, 1), (2, 2)]] * 3
+        # Operators without new input are compacted too.
         sinces = {trace.since.bound for trace in flow._state.traces.values()}
         assert sinces == {8}, sinces
 
 
 def calls(do) -> int:
-    """How many functions are called while something is done, in this thread."""
-    found = 0
+    """The number of function calls of `do` in this thread."""
+    calls_seen = 0
 
     def count(frame, event, argument):
-        nonlocal found
-        found += event in ("call", "c_call")
+        nonlocal calls_seen
+        calls_seen += event in ("call", "c_call")
 
     sys.setprofile(count)
     try:
         do()
     finally:
         sys.setprofile(None)
-    return found
+    return calls_seen
 
 
 def test_what_a_step_costs_follows_neither_buckets_nor_operators(spark):
-    """Many buckets, and many operators that nothing comes to, are no work in a small step."""
+    """Many buckets, and many operators without new input, add no work to a small step."""
 
     def of_buckets(buckets: int) -> int:
         random = np.random.default_rng(3)
@@ -416,33 +415,33 @@ def test_what_a_step_costs_follows_neither_buckets_nor_operators(spark):
                 "word": random.integers(0, 3000, 9000), "size": np.arange(9000)
             }))
             flow.advance_to(1)
-            found = []
+            costs = []
             for time in range(2, 9):
                 rows = {"word": random.integers(0, 3000, 900), "size": np.arange(900)}
                 session.insert(pa.table(rows))
-                found.append(calls(lambda time=time: flow.advance_to(time)))
-        return sorted(found)[3]
+                costs.append(calls(lambda time=time: flow.advance_to(time)))
+        return sorted(costs)[3]
 
     def of_inputs(inputs: int) -> int:
         with Dataflow(spark, runner="local", buckets=2) as flow:
-            given = [flow.input(f"i{number}", "k long") for number in range(inputs)]
-            for rows, session in given:
+            sources = [flow.input(f"i{number}", "k long") for number in range(inputs)]
+            for rows, session in sources:
                 rows.groupBy("k").count().keep()
                 session.insert([(1,), (2,)])
             flow.advance_to(1)
-            found = []
+            costs = []
             for time in range(2, 9):
                 session.insert([(1,)])
                 session.advance_to(time)
-                found.append(calls(flow.step))
-        return sorted(found)[3]
+                costs.append(calls(flow.step))
+        return sorted(costs)[3]
 
     assert of_buckets(32) < 1.5 * of_buckets(1)
     assert of_inputs(60) < 1.5 * of_inputs(1)
 
 
 def test_a_step_leaves_no_cycles(spark):
-    """What it has read and made goes at once, and not when Python looks for cycles."""
+    """Old states are freed at once, without the collector of cycles."""
     with Dataflow(spark, runner="local", buckets=4) as flow:
         rows, rows_in = flow.input("rows", "k long, n long")
         rows.select("k").count().select("count").count().inspect(lambda *_: None)
@@ -457,63 +456,63 @@ def test_a_step_leaves_no_cycles(spark):
                 flow.step()
             finally:
                 gc.enable()
-        # Of the last but one something may still be told.
-        assert [one() is None for one in gone[:2]] == [True, True]
+        # A report may still refer to the state before the last step.
+        assert [state() is None for state in gone[:2]] == [True, True]
 
 
 def test_what_rests_is_seen_as_if_it_had_run(spark):
     with Dataflow(spark, runner="local") as flow:
-        given = [flow.input(f"i{number}", "k long") for number in range(3)]
-        counts = [rows.groupBy("k").count().keep() for rows, _ in given]
-        for _, session in given:
+        inputs = [flow.input(f"i{number}", "k long") for number in range(3)]
+        counts = [rows.groupBy("k").count().keep() for rows, _ in inputs]
+        for _, session in inputs:
             session.insert([(1,)])
         flow.advance_to(1)
         for time in range(2, 9):
-            given[0][1].insert([(time,)])
+            inputs[0][1].insert([(time,)])
             flow.advance_to(time)
-        held = counts[1].hold(7)
+        hold = counts[1].hold(7)
         with pytest.raises(NotReadableError, match="compacted"):
             counts[1].at(5)
         flow.advance_to(20)
         assert counts[1].at(7).collect() == counts[1].at(19).collect() == [(1, 1)]
-        given[1][1].insert([(1,)])
+        inputs[1][1].insert([(1,)])
         flow.advance_to(21)
         assert [counts[1].at(t).collect() for t in (7, 19, 20)] == [[(1, 1)], [(1, 1)], [(1, 2)]]
-        held.release()
+        hold.release()
         flow.advance_to(30)
         with pytest.raises(NotReadableError, match="compacted"):
             counts[1].at(20)
 
 
 def test_what_rests_is_seen_by_two_threads_at_once():
-    """Another thread brings a trace forward while this one is about to."""
+    """Another thread advances a trace while this thread is about to do so."""
 
-    class Held(dict):
+    class Stored(dict):
         def __getitem__(self, node):
-            found = super().__getitem__(node)
+            trace = super().__getitem__(node)
             others, self.others = self.others, []
             for other in others:
                 assert other() == "later"
-            return found
+            return trace
 
-    held = Held(node="earlier")
-    traces = Traces(held)
+    stored = Stored(node="earlier")
+    traces = Traces(stored)
     traces.rest(["node"], lambda node, trace: "later")
-    held.others = [lambda: traces["node"]]
+    stored.others = [lambda: traces["node"]]
     assert traces["node"] == "later"
-    held.others = []
-    assert traces["node"] == held["node"] == "later"
+    stored.others = []
+    assert traces["node"] == stored["node"] == "later"
 
 
 @pytest.mark.parametrize("buckets, rows, threads", [(2, 20_000, 2), (2, 9_000, 0), (64, 20_000, 0)])
 def test_many_rows_of_few_buckets_are_done_side_by_side(spark, monkeypatch, buckets, rows, threads):
-    """And others at once: for few rows each bucket costs as much as all."""
-    seen = set()
+    """A step with few rows for each bucket runs all buckets at once, without threads."""
+    idents = set()
 
-    def watched(*given, run=local.run_bucket, **options):
-        seen.add(threading.get_ident())
+    def watched(*arguments, run=local.run_bucket, **options):
+        idents.add(threading.get_ident())
         sleep(0.01)
-        return run(*given, **options)
+        return run(*arguments, **options)
 
     monkeypatch.setattr(local, "run_bucket", watched)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -523,4 +522,4 @@ def test_many_rows_of_few_buckets_are_done_side_by_side(spark, monkeypatch, buck
         numbers_in.insert(pa.table({"k": np.arange(rows) % 7000}))
         flow.advance_to(1)
         assert counts.at().count() == 7000
-    assert len(seen) == threads
+    assert len(idents) == threads
