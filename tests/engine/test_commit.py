@@ -1,7 +1,7 @@
-"""The edge of a step: what lies between it and its inputs, its consumers and other threads.
+"""The boundary between a step and its inputs, its consumers and other threads.
 
-    a step is one commit:  whatever cuts it short, the next goes on from there, and the law holds
-    a consumer sees        every update, in order; none twice, unless it was cut short just then
+    A step is one commit: after an interrupt the next step continues, and the law still applies.
+    A consumer gets each update in order. An update repeats only if an interrupt hit its delivery.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from pyspark_diff.trace import storage
 
 
 class Planned(Exception):
-    """Raised where a test wants it."""
+    """The error that a test raises on purpose."""
 
 
 # A step is one commit.
 
 
-def functions(*given):
-    return {getattr(function, "__wrapped__", function).__code__ for function in given}
+def functions(*callables):
+    return {getattr(function, "__wrapped__", function).__code__ for function in callables}
 
 
-#: All that runs when a step has made its state, but what takes locks: a tracer can raise where the
-#: interpreter never lets a signal in, between the end of a `with` and the release of its lock.
+#: The functions that run after a step has made its state, except those that take locks. A tracer
+#: can raise between the end of a `with` and the release of its lock, but a signal cannot.
 AFTER = functions(
     BaseDataflow._advance, BaseDataflow._commit, BaseDataflow._deliver, BaseDataflow._tidy,
     Delivery.give, Inspect.calls, storage.remove_files,
@@ -57,15 +57,15 @@ DELIVERS = functions(Delivery.give)
 
 
 class Fault:
-    """Raises an error at the n-th line that is executed after a step has made its state."""
+    """Raises an error at the n-th executed line after a step has made its state."""
 
     def __init__(self, error, at):
         self.error, self.left, self.where = error, at, None
 
     def __enter__(self):
-        self.made = False
+        self.armed = False
         sys.settrace(self.called)
-        # Frames that are on the stack already are of no interest.
+        # The tracer ignores frames that are on the stack already.
         return self
 
     def __exit__(self, *_):
@@ -78,12 +78,12 @@ class Fault:
 
     def running(self, frame, event, argument):
         if event == "return":
-            self.made = True
+            self.armed = True
             self.hit(frame)
         return self.running
 
     def line(self, frame, event, argument):
-        if event == "line" and self.made:
+        if event == "line" and self.armed:
             self.hit(frame)
         return self.line
 
@@ -94,19 +94,19 @@ class Fault:
             raise self.error("at this line")
 
 
-class Told:
-    """A program with consumers of all forms, and what each of them was given."""
+class Consumers:
+    """A program with consumers of all forms, and the updates that each consumer got."""
 
     def __init__(self, spark, fails=0):
         self.flow = Dataflow(spark, runner="local", buckets=2)
         words, self.session = self.flow.input("words", "word string")
         self.counts = words.count().arrange_by_self()
-        self.seen = [], [], []
+        self.updates = [], [], []
         self.fails = fails
-        words.inspect(lambda *update: self.seen[0].append(update))
+        words.inspect(lambda *update: self.updates[0].append(update))
         self.counts.inspect(self.second)
         self.counts.inspect(
-            lambda table: self.seen[2].append(table.to_pydict()), by_table=True
+            lambda table: self.updates[2].append(table.to_pydict()), by_table=True
         )
         self.times = 0
 
@@ -114,7 +114,7 @@ class Told:
         if self.fails:
             self.fails -= 1
             raise Planned("the consumer is not ready")
-        self.seen[1].append(update)
+        self.updates[1].append(update)
 
     def feed(self):
         self.session.insert([("a",), ("b",), (f"c{self.times}",)])
@@ -124,13 +124,13 @@ class Told:
 
     def check(self):
         n = self.times
-        found = {word: count for word, count in self.counts.at().collect()}
-        assert found == {"a": n, "b": n, **{f"c{time}": 1 for time in range(n)}}
+        counts = {word: count for word, count in self.counts.at().collect()}
+        assert counts == {"a": n, "b": n, **{f"c{time}": 1 for time in range(n)}}
         assert files_of(self.flow) <= self.flow._state.paths() | self.flow._outputs.pinned
 
 
-def without_repeats(seen):
-    return [item for i, item in enumerate(seen) if i == 0 or seen[i - 1] != item]
+def without_repeats(updates):
+    return [item for i, item in enumerate(updates) if i == 0 or updates[i - 1] != item]
 
 
 @pytest.mark.parametrize(("error", "fails"), [
@@ -140,77 +140,77 @@ def without_repeats(seen):
     pytest.param(KeyboardInterrupt, 1, marks=pytest.mark.slow),
 ])
 def test_a_step_may_be_cut_short_at_every_line_after_its_commit(spark, error, fails):
-    wanted = Told(spark)
+    wanted = Consumers(spark)
     for _ in range(3):
         wanted.feed()
         wanted.flow.step()
     wanted.check()
     lines = set()
     for at in count():
-        told = Told(spark)
-        with told.flow:
-            told.feed()
-            told.flow.step()
-            told.feed()
-            told.fails = fails
+        consumers = Consumers(spark)
+        with consumers.flow:
+            consumers.feed()
+            consumers.flow.step()
+            consumers.feed()
+            consumers.fails = fails
             fault = Fault(error, at)
             raised = False
             try:
                 with fault:
-                    told.flow.step()
+                    consumers.flow.step()
             except (Planned, KeyboardInterrupt):
                 raised = True
-            except StepError as found:  # before the commit, as of any error in a step
-                raised = isinstance(found.__cause__, Planned)
+            except StepError as step_error:  # before the commit
+                raised = isinstance(step_error.__cause__, Planned)
             if fault.where is None:
                 break
             lines.add(fault.where)
             assert raised, fault.where
-            told.fails = 0
-            told.flow.step()
-            assert files_of(told.flow) == told.flow._state.paths()
-            told.feed()
-            assert told.flow.step()
-            told.check()
-            assert not told.flow.step()
-            for given, expected in zip(told.seen, wanted.seen):
-                assert without_repeats(given) == expected, fault.where
+            consumers.fails = 0
+            consumers.flow.step()
+            assert files_of(consumers.flow) == consumers.flow._state.paths()
+            consumers.feed()
+            assert consumers.flow.step()
+            consumers.check()
+            assert not consumers.flow.step()
+            for updates, expected in zip(consumers.updates, wanted.updates):
+                assert without_repeats(updates) == expected, fault.where
                 if fault.where[0] not in DELIVERS:
-                    assert given == expected, fault.where
+                    assert updates == expected, fault.where
     wanted.flow.close()
-    assert len(lines) > 30  # so many different lines there are
+    assert len(lines) > 30  # the code has that many lines
 
 
 def test_consumers_do_not_lose_updates_to_one_that_raises(spark):
-    told = Told(spark, fails=2)
-    with told.flow:
-        told.feed()
+    consumers = Consumers(spark, fails=2)
+    with consumers.flow:
+        consumers.feed()
         with pytest.raises(Planned):
-            told.flow.step()
-        # The step stands, and the others have theirs.
-        told.check()
-        first, second, third = map(list, told.seen)
+            consumers.flow.step()
+        # The step is committed, and the other consumers have their updates.
+        consumers.check()
+        first, second, third = map(list, consumers.updates)
         assert len(first) == 3 and second == [] and len(third) == 1
-        told.feed()
+        consumers.feed()
         with pytest.raises(Planned):
-            told.flow.step()
-        left = [delivery for delivery in told.flow._state.outbox if not delivery.done]
+            consumers.flow.step()
+        left = [delivery for delivery in consumers.flow._state.outbox if not delivery.done]
         assert [delivery.epoch for delivery in left] == [1, 2]
-        # There are no news, but there is something to be given.
-        assert told.flow.step() is True
-        assert told.flow.step() is False
-        assert [time for _, time, _ in told.seen[1]] == [0] * 3 + [1] * 5
-        assert (len(told.seen[0]), len(told.seen[2])) == (6, 2)
+        # No input is new, but a consumer still waits for updates.
+        assert consumers.flow.step() is True
+        assert consumers.flow.step() is False
+        assert [time for _, time, _ in consumers.updates[1]] == [0] * 3 + [1] * 5
+        assert (len(consumers.updates[0]), len(consumers.updates[2])) == (6, 2)
 
 
 def test_what_a_record_at_a_time_was_given_is_not_given_again(spark):
-    seen = []
+    words_shown = []
 
     def show(record, time, diff):
-        if record.word == "b" and seen != ["a", "b"]:
-            seen.append("b")
+        if record.word == "b" and words_shown != ["a", "b"]:
+            words_shown.append("b")
             raise KeyboardInterrupt
-        seen.append(record.word)
+        words_shown.append(record.word)
 
     with Dataflow(spark, runner="local", buckets=1) as flow:
         words, session = flow.input("words", "word string")
@@ -220,7 +220,7 @@ def test_what_a_record_at_a_time_was_given_is_not_given_again(spark):
         with pytest.raises(KeyboardInterrupt):
             flow.step()
         assert flow.step()
-        assert seen == ["a", "b", "b", "c"]
+        assert words_shown == ["a", "b", "b", "c"]
 
 
 def test_a_flush_that_is_cut_short_changes_nothing(spark):
@@ -232,7 +232,7 @@ def test_a_flush_that_is_cut_short_changes_nothing(spark):
             session.update([("b", 0, 2)])
             session.advance_to(1)
             fault = Fault(KeyboardInterrupt, at)
-            fault.made = True
+            fault.armed = True
             codes = functions(InputSession._flush, InputSession._gathered)
 
             def called(frame, event, argument):
@@ -257,7 +257,7 @@ def test_a_flush_that_is_cut_short_changes_nothing(spark):
 
 
 def together(*functions):
-    """Run functions at the same time, a thread each; what one of them raises is raised."""
+    """Run functions at the same time, each in a thread, and raise their first error."""
     with ThreadPoolExecutor(len(functions)) as pool:
         for running in [pool.submit(function) for function in functions]:
             running.result()
@@ -265,7 +265,7 @@ def together(*functions):
 
 @pytest.fixture
 def many_switches():
-    """Threads change places as often as can be."""
+    """Threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -298,11 +298,11 @@ def test_four_threads_insert_while_another_steps(spark, many_switches):
 
 
 def test_two_threads_step(spark, many_switches):
-    turns, seen = 20, []
+    turns, updates = 20, []
     with Dataflow(spark, runner="local", buckets=1) as flow:
         words, session = flow.input("words", "word string")
         counts = words.count().arrange_by_self()
-        counts.inspect(lambda record, time, diff: seen.append((record["count"], time, diff)))
+        counts.inspect(lambda record, time, diff: updates.append((record["count"], time, diff)))
 
         def step():
             for _ in range(turns):
@@ -318,24 +318,24 @@ def test_two_threads_step(spark, many_switches):
         flow.step()
         assert counts.at().collect() == [("a", 2 * turns)]
         assert files_of(flow) == flow._state.paths()
-    standing = Counter()
-    for number, _, diff in seen:
-        standing[number] += diff
-    assert +standing == {2 * turns: 1}
-    assert [time for _, time, _ in seen] == sorted(time for _, time, _ in seen)
+    sums = Counter()
+    for number, _, diff in updates:
+        sums[number] += diff
+    assert +sums == {2 * turns: 1}
+    assert [time for _, time, _ in updates] == sorted(time for _, time, _ in updates)
 
 
 def test_a_function_that_a_step_calls_cannot_step(spark):
     with Dataflow(spark, runner="local", buckets=1) as flow:
         words, session = flow.input("words", "word string")
-        found = []
+        shown = []
 
         def show(record, time, diff):
-            if not found:
+            if not shown:
                 session.insert([("again",)])  # it may feed the input
             with pytest.raises(StalledError, match="called by a function that a step"):
                 flow.step()
-            found.append(record.word)
+            shown.append(record.word)
 
         words.inspect(show)
         session.insert([("a",)])
@@ -344,7 +344,7 @@ def test_a_function_that_a_step_calls_cannot_step(spark):
         flow.step()
         session.close()
         flow.step()
-        assert found == ["a", "again"]
+        assert shown == ["a", "again"]
 
 
 def test_operators_are_not_added_while_another_thread_steps(spark):
@@ -375,7 +375,7 @@ def test_operators_are_not_added_while_another_thread_steps(spark):
         assert sorted(done) == ["refused", "step"]
 
 
-# What a step fails on.
+# Updates that a step fails on.
 
 
 def raises_for_zero(value):
@@ -422,7 +422,7 @@ POISONS = {
 @pytest.mark.parametrize(("poison", "runner"), [
     pytest.param(
         poison, runner, id=f"{poison.__name__}-{runner}",
-        # In Spark they fail as a division does.
+        # Spark reports both errors like a division.
         marks=[pytest.mark.slow] if runner == "spark" and poison in (by_overflow, by_cast) else [],
     )
     for poison in POISONS for runner in ("local", "spark")
@@ -434,12 +434,12 @@ def test_what_a_step_fails_on_is_named_and_can_be_dropped(spark, runner, poison)
     try:
         with Dataflow(spark, runner=runner, buckets=2) as flow, \
                 Dataflow(spark, runner="local", buckets=2) as plain:
-            kept = []
-            for one in flow, plain:
-                parts, session = one.input("parts", "total int, number int")
-                others, others_in = one.input("others", "total int, number int")
-                kept.append((poison(parts.union(others)).count().keep(), session, others_in))
-            counts, session, others_in = kept[0]
+            collections = []
+            for dataflow in flow, plain:
+                parts, session = dataflow.input("parts", "total int, number int")
+                others, others_in = dataflow.input("others", "total int, number int")
+                collections.append((poison(parts.union(others)).count().keep(), session, others_in))
+            counts, session, others_in = collections[0]
             session.insert([(9, 5)])
             others_in.insert([(6, 2)])
             others_in.close()
@@ -452,9 +452,9 @@ def test_what_a_step_fails_on_is_named_and_can_be_dropped(spark, runner, poison)
             state, files = flow._state, files_of(flow)
             with pytest.raises(POISONS[poison]) as caught:
                 flow.step()
-            told = str(caught.value)
-            assert "input 'parts' at time 3: (5, 0) with diff 1" in told, told
-            assert "'others'" not in told and "(7, 3)" not in told
+            message = str(caught.value)
+            assert "input 'parts' at time 3: (5, 0) with diff 1" in message, message
+            assert "'others'" not in message and "(7, 3)" not in message
             assert caught.value.__cause__ is not None
             assert flow._state is state and files_of(flow) == files
 
@@ -476,7 +476,7 @@ def test_what_a_step_fails_on_is_named_and_can_be_dropped(spark, runner, poison)
             session.close()
             assert flow.step() and not flow.step()
 
-            expected, session, others_in = kept[1]
+            expected, session, others_in = collections[1]
             session.insert([(9, 5), *good])
             others_in.insert([(6, 2)])
             session.close(), others_in.close()
@@ -490,8 +490,8 @@ def test_what_a_step_fails_on_is_named_and_can_be_dropped(spark, runner, poison)
 def test_the_cause_is_what_spark_raised(spark):
     with Dataflow(spark, runner="spark", buckets=1) as flow:
         parts, session = flow.input("parts", "total int, number int")
-        made = parts.transform(lambda frame: frame.withColumn("made", F.expr("total / number")))
-        kept = made.count().keep()
+        divided = parts.transform(lambda frame: frame.withColumn("made", F.expr("total / number")))
+        counts = divided.count().keep()
         frame = spark.range(3).selectExpr("2 AS total", "int(id) AS number")
         session.insert(frame)
         session.close()
@@ -501,13 +501,13 @@ def test_the_cause_is_what_spark_raised(spark):
         dropped, = session.discard()
         assert dropped.columns == ["total", "number", "time", "diff"]
         assert sorted(dropped.collect()) == [(2, number, 0, 1) for number in range(3)]
-        assert flow.step() and kept.at().collect() == []
+        assert flow.step() and counts.at().collect() == []
 
 
 def test_updates_that_wait_for_their_time_are_dropped_too(spark):
     with Dataflow(spark, runner="local", buckets=1) as flow:
         parts, session = flow.input("parts", "number int")
-        made = parts.reduce(
+        reduced = parts.reduce(
             lambda key, values: [(raises_for_zero(key[0]),)], "made int", "number"
         ).keep()
         session.update([(1, 0, 1), (2, 5, 1), (0, 6, 1)])
@@ -521,7 +521,7 @@ def test_updates_that_wait_for_their_time_are_dropped_too(spark):
         table, = flow.discard()["parts"]
         assert table.to_pydict() == {"number": [2, 0], "time": [5, 6], "diff": [1, 1]}
         assert flow.step()
-        assert made.at().collect() == [(1, 1)]
+        assert reduced.at().collect() == [(1, 1)]
 
 
 def behind_a_loop(parts):
@@ -547,8 +547,8 @@ def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
     def program(flow):
         parts, session = flow.input("parts", "total int, number int")
         others, others_in = flow.input("others", "total int, made int")
-        made = parts.flat_map(shares, "total int, made int").union(others)
-        return behind(made).keep(), session, others_in
+        mapped = parts.flat_map(shares, "total int, made int").union(others)
+        return behind(mapped).keep(), session, others_in
 
     def step(flow, time, *sessions):
         for session in sessions:
@@ -559,7 +559,7 @@ def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
     rows = [(7, 3, 2, 1), (8, 2, 3, 1), (7, 3, 3, -1), (7, 2, 4, 1), (8, 1, 5, 1)]
     with Dataflow(spark, runner=runner, buckets=2, keep_history=True) as flow, \
             Dataflow(spark, runner="local", buckets=2, keep_history=True) as plain:
-        kept, session, others_in = program(flow)
+        sums, session, others_in = program(flow)
         session.insert([(7, 3), (5, 0)])
         with pytest.raises(StepError, match=r"input 'parts' at time 0: \(5, 0\)"):
             step(flow, 2, session)
@@ -567,7 +567,7 @@ def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
         frame = spark.createDataFrame(rows[:1], "total int, number int, time long, diff long")
         session.update(frame if runner == "spark" else rows[:1])
         session.update(rows[1:])
-        for time in 4, 6:  # the last of them wait for their time, the others for the other input
+        for time in 4, 6:  # late rows wait for their time, early rows for the other input
             step(flow, time, session)
             assert files_of(flow) == flow._state.paths()
         assert any(flow._state.pending.values())
@@ -585,7 +585,7 @@ def test_what_waits_for_another_input_is_evaluated_once(spark, runner, behind):
         others_in.insert([(9, 1)])
         step(plain, 6, session, others_in)
         for time in range(6):
-            assert sorted(kept.at(time).collect()) == sorted(expected.at(time).collect())
+            assert sorted(sums.at(time).collect()) == sorted(expected.at(time).collect())
 
 
 def test_a_time_that_was_changed_is_found_before_the_update_waits(spark):
@@ -612,7 +612,7 @@ def test_a_discard_may_be_cut_short_at_every_line(spark):
         BaseDataflow._take_back, discarding.without, discarding._user_form, discarding._updates,
         InputSession._all_flushed, InputSession._gathered,
     )
-    dropped = {  # what has waited for its time, was flushed, and was not
+    dropped = {  # an update that waits for its time, a flushed one, and new ones
         "a": [("x", 7, 1), ("y", 2, 1), ("z", 3, 1)], "b": [("w", 0, 1)],
     }
     lines = set()
@@ -620,8 +620,8 @@ def test_a_discard_may_be_cut_short_at_every_line(spark):
         with Dataflow(spark, runner="local", buckets=1) as flow:
             a, a_in = flow.input("a", "word string")
             b, b_in = flow.input("b", "word string")
-            seen = Counter()
-            a.union(b).inspect(lambda record, time, diff: seen.update({record.word: diff}))
+            diffs = Counter()
+            a.union(b).inspect(lambda record, time, diff: diffs.update({record.word: diff}))
             frame = spark.createDataFrame(
                 [("v", 0, 1), ("x", 7, 1)], "word string, time long, diff long"
             ) if at == 0 else [("v", 0, 1), ("x", 7, 1)]
@@ -637,15 +637,15 @@ def test_a_discard_may_be_cut_short_at_every_line(spark):
             a_in.insert([("z",)])
             b_in.insert([("w",)])
             fault = Fault(KeyboardInterrupt, at - 1)
-            fault.made = at > 0
+            fault.armed = at > 0
 
             def called(frame, event, argument):
                 return fault.line if frame.f_code in codes else None
 
-            found = None
+            discarded = None
             sys.settrace(called)
             try:
-                found = flow.discard()
+                discarded = flow.discard()
             except KeyboardInterrupt:
                 pass
             finally:
@@ -654,19 +654,19 @@ def test_a_discard_may_be_cut_short_at_every_line(spark):
                 break
             lines.add(fault.where)
             again = flow.discard()
-            if found is None and any(again.values()):
-                found, again = again, flow.discard()
-            if found is not None:  # else it was cut short on its way out
+            if discarded is None and any(again.values()):
+                discarded, again = again, flow.discard()
+            if discarded is not None:  # else the interrupt hit its return
                 assert dropped == {
                     name: [tuple(row.values()) for table in tables for row in table.to_pylist()]
-                    for name, tables in found.items()
+                    for name, tables in discarded.items()
                 }, fault.where
             assert not any(again.values()), fault.where
             assert a_in.time() == 3
             a_in.insert([("u",)])
             a_in.close(), b_in.close()
             flow.step()
-            assert seen == {"u": 1, "v": 1}, fault.where
+            assert diffs == {"u": 1, "v": 1}, fault.where
             assert files_of(flow) == flow._state.paths(), fault.where
     assert len(lines) > 25, len(lines)
 
@@ -677,9 +677,9 @@ def test_what_a_watch_raises_is_not_blamed_on_updates(spark):
 
     with Dataflow(spark, runner="local", buckets=1) as flow:
         edges, session = flow.input("edges", "src int, dst int")
-        made = edges.iterate(lambda inner: inner.select("src", "dst").distinct()).count().keep()
+        counts = edges.iterate(lambda inner: inner.select("src", "dst").distinct()).count().keep()
         session.insert([(1, 2)])
         session.close()
         with pytest.raises(Planned, match="^enough$"):
             flow.step(on_iteration=watch)
-        assert flow.step() and made.at().collect() == [(1, 2, 1)]
+        assert flow.step() and counts.at().collect() == [(1, 2, 1)]
