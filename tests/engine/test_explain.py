@@ -1,4 +1,4 @@
-"""What a dataflow says of itself: operators, reasons, costs, and where the rows lie."""
+"""The explanation of a dataflow: operators, reasons, costs, and the places of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _ranked(pairs, window):
     return pairs.select("k", "v", F.rank().over(window.orderBy("v")).alias("rank"))
 
 
-#: By codes of reasons what has just these, as a program over pairs.
+#: Programs over pairs by their reason code. A code of spaces means no reason.
 PROGRAMS = {
     "": lambda p: p.groupBy("k").agg(F.sum("v"), F.max("v")),
     " ": lambda p: p.where(F.col("v") > 1).distinct(),
@@ -46,17 +46,17 @@ PROGRAMS = {
 def test_reasons(spark, codes):
     with Dataflow(spark, runner="local", buckets=2) as flow:
         pairs, _ = _pairs(flow)
-        made = PROGRAMS[codes](pairs)
-        before = made.explain()
-        made.keep()
+        frame = PROGRAMS[codes](pairs)
+        before = frame.explain()
+        frame.keep()
         after = flow.explain()
-    for found in (before, after):
-        told = {reason.code for reason in found.reasons}
-        assert told - {"FAN_OUT"} == {codes.strip()} - {"FAN_OUT", ""}
-        assert codes != "FAN_OUT" or told == {"FAN_OUT"}
-        for reason in found.reasons:
-            assert f"{reason.code}: {reason.text}" in " ".join(str(found).split())
-            assert reason.code in found._repr_html_()
+    for explanation in (before, after):
+        actual = {reason.code for reason in explanation.reasons}
+        assert actual - {"FAN_OUT"} == {codes.strip()} - {"FAN_OUT", ""}
+        assert codes != "FAN_OUT" or actual == {"FAN_OUT"}
+        for reason in explanation.reasons:
+            assert f"{reason.code}: {reason.text}" in " ".join(str(explanation).split())
+            assert reason.code in explanation._repr_html_()
 
 
 def test_every_reason_has_a_program():
@@ -70,14 +70,14 @@ def test_strict_refuses_what_reads_all_of_its_state(spark, codes):
     reason = REASONS.get(codes)
     with Dataflow(spark, runner="local", strict=True) as flow:
         pairs, pairs_in = _pairs(flow)
-        made = PROGRAMS[codes](pairs)
+        frame = PROGRAMS[codes](pairs)
         if reason is None or reason.scope != "state":
-            made.keep()
+            frame.keep()
         else:
-            for show in (made.keep, lambda: made.inspect(print)):
+            for show in (frame.keep, lambda: frame.inspect(print)):
                 with pytest.raises(FullScanError, match=f"{codes}: .*You may {reason.advice[:9]}"):
                     show()
-        # The dataflow is what it was.
+        # The dataflow is unchanged.
         pairs.count().keep("others")
         pairs_in.insert([(1, 2)])
         flow.advance_to(1)
@@ -114,19 +114,24 @@ def test_costs_are_those_of_the_last_step(spark, runner):
         report = flow.last_report
         table = {row.operator: row for row in change.to_df().collect()}
     assert (load.step, change.step) == (1, 2) and change.seconds == report.seconds
-    for found in (load, change):
-        forms = Counter(one.form for one in found.operators)
+    for explanation in (load, change):
+        forms = Counter(operator.form for operator in explanation.operators)
         assert forms[SOURCE] == 2 and forms[LINEAR] and forms[KEYED] and not forms[LOOP_PART]
     for name in ("rows_in", "rows_read", "rows_out"):
-        assert sum(getattr(one.cost, name) for one in change.operators) == getattr(report, name)
-    taken = [one for one in change.operators if one.cost.rows_in]
-    assert {one.cost.where for one in taken} == {"driver" if runner == "local" else "spark"}
-    assert all(one.cost.rows_in <= 2 for one in taken) and report.rows_read < 50
-    assert sum(one.cost.rows_in for one in load.operators) >= 1000
-    first, = [one for one in load.operators if one.arranged_by == ("k",) and one.rows == 1000]
+        total = sum(getattr(operator.cost, name) for operator in change.operators)
+        assert total == getattr(report, name)
+    busy = [operator for operator in change.operators if operator.cost.rows_in]
+    places = {operator.cost.where for operator in busy}
+    assert places == {"driver" if runner == "local" else "spark"}
+    assert all(operator.cost.rows_in <= 2 for operator in busy) and report.rows_read < 50
+    assert sum(operator.cost.rows_in for operator in load.operators) >= 1000
+    first, = [
+        operator for operator in load.operators
+        if operator.arranged_by == ("k",) and operator.rows == 1000
+    ]
     assert len(first.readers) >= 1 and table[first.name].kept_rows == 1001
     assert table[first.name].arranged_by == ["k"] and table[first.name].ran
-    assert 0 < sum(one.cost.seconds for one in change.operators) <= change.seconds
+    assert 0 < sum(operator.cost.seconds for operator in change.operators) <= change.seconds
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -137,13 +142,16 @@ def test_costs_in_loops(spark, runner):
         graphs.bfs(edges, [1]).inspect(lambda *_: None)
         edges_in.insert([(n, n + 1) for n in range(1, 12)])
         flow.advance_to(1)
-        found, report = flow.explain(), flow.last_report
-    inside = [one for one in found.operators if one.loops and one.cost.where]
-    assert {one.form for one in found.operators} >= {LOOP_PART, KEYED, SINK, SOURCE}
-    assert len({one.loops for one in inside}) == 2
+        explanation, report = flow.explain(), flow.last_report
+    inside = [
+        operator for operator in explanation.operators if operator.loops and operator.cost.where
+    ]
+    assert {operator.form for operator in explanation.operators} >= {LOOP_PART, KEYED, SINK, SOURCE}
+    assert len({operator.loops for operator in inside}) == 2
     for name in ("rows_in", "rows_out", "rows_read"):
-        assert sum(getattr(one.cost, name) for one in found.operators) == getattr(report, name)
-    assert sum(one.cost.seconds for one in inside) > 0
+        total = sum(getattr(operator.cost, name) for operator in explanation.operators)
+        assert total == getattr(report, name)
+    assert sum(operator.cost.seconds for operator in inside) > 0
 
 
 def test_shared_arrangements_name_their_readers(spark):
@@ -152,8 +160,8 @@ def test_shared_arrangements_name_their_readers(spark):
         other = pairs.toDF("k", "w")
         pairs.join(other.where("w > 1"), "k").keep("one")
         pairs.join(other.where("w > 2"), "k").keep("two")
-        found = flow.explain()
-    assert max(len(one.readers) for one in found.operators) >= 2
+        explanation = flow.explain()
+    assert max(len(operator.readers) for operator in explanation.operators) >= 2
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -168,11 +176,11 @@ def test_skew(spark, runner):
         flow.advance_to(2)
         frame = flow.explain(skew=True)
         assert isinstance(frame, DataFrame)
-        found = frame.where("rows > 0 AND arranged_by = array('k')").collect()
+        filled = frame.where("rows > 0 AND arranged_by = array('k')").collect()
         empty = flow.explain(skew=True).count()
     assert empty % 4 == 0
-    name = next(r.operator for r in found if r.heaviest[0].rows > 200)
-    buckets = [row for row in found if row.operator == name]
+    name = next(r.operator for r in filled if r.heaviest[0].rows > 200)
+    buckets = [row for row in filled if row.operator == name]
     assert sum(row.rows for row in buckets) == 340
     heavy = max(buckets, key=lambda row: row.rows)
     assert json.loads(heavy.heaviest[0].key) == {"k": 7} and heavy.heaviest[0].rows == 301
@@ -186,7 +194,7 @@ def test_it_runs_nothing(spark, monkeypatch):
 
     with Dataflow(spark, runner="local") as flow:
         pairs, pairs_in = _pairs(flow)
-        made = pairs.join(pairs.toDF("k", "w"), "k").keep()
+        joined = pairs.join(pairs.toDF("k", "w"), "k").keep()
         pairs_in.insert([(1, 2)])
         flow.advance_to(1)
         state = flow._state
@@ -194,8 +202,8 @@ def test_it_runs_nothing(spark, monkeypatch):
             for name in ("collect", "toArrow", "toPandas", "count", "show"):
                 patch.setattr(type(spark.range(1)), name, fail)
             patch.setattr(SparkRunner, "run", fail)
-            for one in (flow.explain(), made.explain()):
-                assert str(one) == repr(one) and "join" in one._repr_html_()
+            for explanation in (flow.explain(), joined.explain()):
+                assert str(explanation) == repr(explanation) and "join" in explanation._repr_html_()
         assert flow._state is state
 
 
@@ -224,7 +232,8 @@ def test_the_text_fits_120_columns_and_starts_with_the_most_expensive(spark):
         wide_in.insert([(n,) * 9 for n in range(50)])
         flow.advance_to(1)
         text, full = str(flow.explain()), str(flow.explain(full=True))
-        times = sorted((one.cost.seconds for one in flow.explain().operators), reverse=True)
+        operators = flow.explain().operators
+        times = sorted((operator.cost.seconds for operator in operators), reverse=True)
     assert max(map(len, text.splitlines())) <= 120 < max(map(len, full.splitlines()))
     assert f"({names[0]}, {', '.join(names[1:8])})" in full and ", +7)" in text
     first = text.splitlines()

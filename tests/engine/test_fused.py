@@ -1,6 +1,6 @@
-"""How many Spark jobs there are: one for each exchange, with all else in the same tasks.
+"""The number of Spark jobs: one for each exchange. All other work runs in the same tasks.
 
-    done before its turn = done in its turn
+    work before its turn = work in its turn
 """
 
 from contextlib import contextmanager, nullcontext
@@ -36,21 +36,21 @@ NODES, BUCKETS = 12, 3
 @pytest.fixture
 def jobs(monkeypatch):
     """A list with an element for each Spark job."""
-    found = []
+    jobs_run = []
     run_job = spark_runner.run_job
 
     def counted(*arguments):
-        found.append(len(found))
+        jobs_run.append(len(jobs_run))
         return run_job(*arguments)
 
     monkeypatch.setattr(spark_runner, "run_job", counted)
-    return found
+    return jobs_run
 
 
-def of_iterations(flow, jobs, time):
+def jobs_by_iteration(flow, jobs, time):
     """The jobs of each iteration of the step up to a time."""
     ends = [(None, len(jobs))]
-    flow.advance_to(time, on_iteration=lambda one: ends.append((one.iteration, len(jobs))))
+    flow.advance_to(time, on_iteration=lambda done: ends.append((done.iteration, len(jobs))))
     return [(at, end - begin) for (_, begin), (at, end) in zip(ends, ends[1:])][1:]
 
 
@@ -61,16 +61,16 @@ def test_an_iteration_is_a_job_for_each_exchange(spark, jobs, how, monkeypatch):
     with Dataflow(spark, runner="spark", buckets=BUCKETS) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
-        found = graphs.bfs(edges, roots).keep()
+        distances = graphs.bfs(edges, roots).keep()
         roots_in.insert([(0,)])
         edges_in.insert([(i, i + 1) for i in range(NODES)])
-        load = of_iterations(flow, jobs, 1)
+        load = jobs_by_iteration(flow, jobs, 1)
         edges_in.insert([(2, NODES)])
-        step = of_iterations(flow, jobs, 2)
-        assert sorted(map(tuple, found.at().collect())) == [
+        step = jobs_by_iteration(flow, jobs, 2)
+        assert sorted(map(tuple, distances.at().collect())) == [
             (i, i) for i in range(NODES)] + [(NODES, 3)]
-    # One more merges, once eight batches wait for it. In iteration 1 what the variable began with
-    # is taken off, which comes from elsewhere.
+    # A second job merges once eight batches wait. In iteration 1 a second job subtracts the initial
+    # value of the variable, which has another source.
     assert [at for (at,), count in load if count > 1] == [1, 7], load
     assert max(count for _, count in load) == 2 and load[-1] == ((NODES,), 0)
     assert step and all(count <= 1 for _, count in step), step
@@ -85,8 +85,8 @@ def test_a_program_without_loops_is_a_job_for_each_exchange(spark, jobs):
         left_in.insert([(k, k) for k in range(20)])
         right_in.insert([(k, k % 3) for k in range(20)])
         flow.advance_to(1)
-        # Two inputs, what they give together, the distinct keys and their arrangement in one,
-        # the groups, and what is kept by the whole record.
+        # Two inputs, their join, the distinct keys with their arrangement, the groups, and the
+        # output that is kept by the whole record.
         assert len(jobs) == 6 and flow.last_report.spark_runs == 10
         assert sorted(map(tuple, sums.at().collect())) == [(0, 63), (1, 70), (2, 57)]
 
@@ -97,7 +97,7 @@ def test_what_is_renamed_on_the_way_is_taken_in_the_same_job(spark, jobs):
         roots, roots_in = flow.input("roots", "k long, d long")
 
         def nearer(now):
-            # Columns, as a client of Connect does not take SQL text apart.
+            # Columns, as a Connect client does not parse SQL text.
             after = now.join(edges, "k").select(
                 F.col("to").alias("k"), (F.col("d") + 1).alias("d")
             )
@@ -105,12 +105,12 @@ def test_what_is_renamed_on_the_way_is_taken_in_the_same_job(spark, jobs):
                 "min(d)", "d"
             )
 
-        found = roots.iterate(nearer).keep()
+        distances = roots.iterate(nearer).keep()
         roots_in.insert([(0, 0)])
         edges_in.insert([(i, i + 1) for i in range(6)])
-        load = of_iterations(flow, jobs, 1)
-        assert sorted(map(tuple, found.at().collect())) == [(i, i) for i in range(7)]
-    # What meets is added up, and then the least is found; what is made of that goes with it.
+        load = jobs_by_iteration(flow, jobs, 1)
+        assert sorted(map(tuple, distances.at().collect())) == [(i, i) for i in range(7)]
+    # One job adds up the joined rows, and one computes the minima and all later operators.
     assert max(count for (at,), count in load if at > 1) == 2, load
 
 
@@ -120,8 +120,8 @@ def test_a_reader_that_fails_is_named(spark):
 
     with Dataflow(spark, runner="spark", buckets=BUCKETS) as flow:
         rows, session = flow.input("rows", "k long, v long")
-        taken = rows.arrange_by_key("k")
-        taken.reduce(fail, "w long").keep("failing")
+        arranged = rows.arrange_by_key("k")
+        arranged.reduce(fail, "w long").keep("failing")
         session.insert([(1, 2)])
         with pytest.raises(FunctionError, match="no answer(.|\n)*failed at reduce"):
             flow.advance_to(1)
@@ -130,7 +130,7 @@ def test_a_reader_that_fails_is_named(spark):
 def test_what_is_done_in_tasks_and_what_on_the_driver_is_kept_together(spark):
     keys = spark.range(8).selectExpr("id as k", "pmod(hash(id), 4) as bucket").collect()
     first = {row.k for row in keys if row.bucket == keys[0].bucket}
-    assert len({row.bucket for row in keys}) > 2  # of more than one bucket the driver does them all
+    assert len({row.bucket for row in keys}) > 2  # the driver runs several left buckets
 
     def total(key, values):
         if TaskContext.get() is not None and key[0] not in first:
@@ -141,7 +141,7 @@ def test_what_is_done_in_tasks_and_what_on_the_driver_is_kept_together(spark):
         rows, session = flow.input("rows", "k long, v long")
         sums = rows.arrange_by_key("k").reduce(total, "w long").keep()
         for time in (1, 2):
-            # Of how many rows they are only Spark can tell.
+            # Only Spark knows the number of their rows.
             session.insert(spark.range(8, numPartitions=2).selectExpr("id as k", "1L as v"))
             flow.advance_to(time)
             assert flow.last_report.local_runs and flow.last_report.spark_runs
@@ -164,64 +164,66 @@ def test_what_was_taken_of_nothing_is_not_read():
     job = Job(node, turns, done)
     job.emitted(node, [], [Feed(rows)])
     assert not job.took(1, [Feed(rows), Feed(rows)]) and not job.is_valid(2)
-    # Where nothing came in the tasks either, it is read as it is.
+    # If the tasks took no rows either, the result is valid.
     assert Job(node, turns, [done[0], done[2]]).is_valid(2)
 
 
 def test_what_had_no_turn_is_not_held(spark, monkeypatch):
-    held = []
+    jobs_held = []
     iterate = Iteration._iterate
 
     def counted(loop, *arguments):
         iterate(loop, *arguments)
-        held.append(len({id(job) for job, _ in loop.step.early.values()}))
+        jobs_held.append(len({id(job) for job, _ in loop.step.early.values()}))
 
     monkeypatch.setattr(Iteration, "_iterate", counted)
     with tasks_here(Random(0), lost=[0]), Dataflow(spark, runner="spark", buckets=2) as flow:
         rows, session = flow.input("rows", "k long")
         with Loop(NODES, "return") as loop:
             now = loop.variable(rows)
-            counts = now.distinct().count()  # the distinct ones stay what they are
+            counts = now.distinct().count()  # the distinct rows do not change
             now.set(now.concat(now))
-        found = loop.leave(counts).keep()
+        result = loop.leave(counts).keep()
         session.insert([(1,), (2,)])
         flow.advance_to(1)
-        assert sorted(map(tuple, found.at().collect())) == [(1, 1), (2, 1)]
-    assert len(held) == NODES and max(held) <= 2
+        assert sorted(map(tuple, result.at().collect())) == [(1, 1), (2, 1)]
+    assert len(jobs_held) == NODES and max(jobs_held) <= 2
 
 
 def test_a_task_holds_what_is_still_taken_and_no_more(monkeypatch):
-    size, held = 1 << 20, []
+    size, allocated = 1 << 20, []
 
     def run(reading, bucket, done):
-        held.append(pa.total_allocated_bytes())
+        allocated.append(pa.total_allocated_bytes())
         table = pa.table({"k": np.zeros(size // 8, np.int64)}).take(np.arange(size // 8))
         return BucketResult(bucket, (), Given(table, (), len(table)), 0, 0)
 
     monkeypatch.setattr(FusedReader, "run", run)
     many = [FusedReader(None, {0: 0}) for _ in range(8)]
-    for made in run_behind(many, 0, run(None, 0, {})):
-        assert made.output.rows
-    assert max(held) - held[0] < 3 * size
+    for result in run_behind(many, 0, run(None, 0, {})):
+        assert result.output.rows
+    assert max(allocated) - allocated[0] < 3 * size
 
 
 @contextmanager
 def tasks_here(random, lost=(0, 0, 0.3)):
-    """Tasks run in this process, many in the time of a job; some of what they do before its turn is
-    lost now and then. Gives whether what was taken before its turn was used, each time."""
+    """Run tasks in this process, and lose some of their early results at random.
+
+    Yields a list with, for each early result, whether the step used it.
+    """
     used = []
     run, took = SparkRunner.run, fusion.Job.took
 
     def tasks(spark, count, do):
-        return [given for number in range(count) for given in do(number)]
+        return [result for number in range(count) for result in do(number)]
 
     def moved(spark, makers, buckets, do):
-        found = [[] for _ in range(buckets)]
+        parts = [[] for _ in range(buckets)]
         for count, make in makers:
             for number in range(count):
-                for bucket, made in make(number):
-                    found[bucket].append(made)
-        return [given for bucket, made in enumerate(found) for given in do(bucket, made)]
+                for bucket, part in make(number):
+                    parts[bucket].append(part)
+        return [result for bucket, content in enumerate(parts) for result in do(bucket, content)]
 
     def losing(*arguments):
         results, share = run(*arguments), random.choice(lost)
@@ -255,10 +257,12 @@ def tasks_here(random, lost=(0, 0, 0.3)):
 
 def check(spark, data, program, most, **options):
     schedule = data.draw(schedules(program.inputs, most=most))
-    held = data.draw(st.sampled_from([0, 1, 4096]))
+    memory_rows = data.draw(st.sampled_from([0, 1, 4096]))
     with tasks_here(Random(data.draw(st.integers(0, 99)))) as used:
         buckets = data.draw(st.integers(1, 3))
-        with Run(spark, program, runner="spark", buckets=buckets, held=held, **options) as run:
+        with Run(
+            spark, program, runner="spark", buckets=buckets, held=memory_rows, **options
+        ) as run:
             for actions in schedule:
                 run.step(actions)
             run.finish()
