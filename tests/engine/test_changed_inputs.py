@@ -1,8 +1,8 @@
-"""Which inputs a step looks at: those that were given anything, however, and no others.
+"""A step visits exactly the inputs that have changed.
 
-    an input is not among those that have changed  ⟹  the state has all that it was given
+    an input is not marked as changed  ⟹  the state has all of its updates
 
-so that of a thousand inputs of which one is fed one costs anything.
+One changed input among a thousand costs no more than one input alone.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ actions = st.one_of(
 )
 
 
-class Fed:
-    """A dataflow with two plain inputs and one that has a key, and what they were given."""
+class Feeder:
+    """A dataflow with two plain inputs and a keyed input, and all of their updates."""
 
     def __init__(self, spark, flow):
         self.spark, self.flow = spark, flow
-        self.sessions, self.kept = [], []
+        self.sessions, self.counts = [], []
         for name in "ab":
             self.another_input(name)
         rows, session = flow.input("keyed", "k long, v long", key="k")
         self.sessions.append(session)
         self.table = rows.keep()
-        #: By input the updates, and changes by key with their times.
+        #: The updates of each plain input, and the changes by key with their times.
         self.updates = {0: [], 1: []}
         self.changes = []
         self.numbers = iter(range(1000))
 
     def at(self, i):
-        """The time of an open session; None of one that is closed."""
+        """The time of an open session; None if it is closed."""
         return self.sessions[i]._at()
 
     def insert(self, i, k, diff=1):
@@ -84,10 +84,10 @@ class Fed:
         self.drop(i, self.sessions[i].discard())
 
     def discard_all(self):
-        found = self.flow.discard()
+        dropped = self.flow.discard()
         for i in (0, 1):
-            self.drop(i, found["ab"[i]])
-        for table in found["keyed"]:
+            self.drop(i, dropped["ab"[i]])
+        for table in dropped["keyed"]:
             self.forget(table)
 
     def drop(self, i, dropped):
@@ -100,13 +100,13 @@ class Fed:
         rows = table.to_pylist() if isinstance(table, pa.Table) else table.collect()
         gone = Counter((row["k"], row["v"], row["time"]) for row in rows if row["k"] is not None)
         gone.update((None, None, row["time"]) for row in rows if row["k"] is None)
-        kept = []
-        for change in reversed(self.changes):  # those of before were processed
+        left = []
+        for change in reversed(self.changes):  # earlier changes were processed
             if gone[change]:
                 gone[change] -= 1
             else:
-                kept.append(change)
-        self.changes = kept[::-1]
+                left.append(change)
+        self.changes = left[::-1]
 
     def upsert(self, k, ahead=0, how="rows"):
         v, at = next(self.numbers), self.at(2) + ahead
@@ -165,120 +165,121 @@ class Fed:
             session.close()
         else:
             self.sessions.append(session)
-        self.kept.append(rows.count().keep())
+        self.counts.append(rows.count().keep())
 
     def check(self):
         """The law."""
         inputs, state = self.flow._inputs, self.flow._state
         for session in inputs.sessions():
-            held = session._content
+            content = session._content
             if session not in inputs._changed:
-                assert not (held.waiting or held.rows or held.flushed), session
-                assert held.capability == held.frontier == state.frontiers[session._node]
+                assert not (content.waiting or content.rows or content.flushed), session
+                assert content.capability == content.frontier == state.frontiers[session._node]
 
     def expected(self, i):
-        found = Counter()
+        counts = Counter()
         for k, _, diff in self.updates[i]:
-            found[k] += diff
-        return {k: n for k, n in found.items() if n}
+            counts[k] += diff
+        return {k: n for k, n in counts.items() if n}
 
 
 @settings(max_examples=EXAMPLES * 4)
 @given(todo=st.lists(actions, max_size=25), buckets=st.integers(1, 2))
 def test_an_input_that_was_given_anything_is_looked_at(spark, todo, buckets):
     with Dataflow(spark, runner="local", buckets=buckets) as flow:
-        fed = Fed(spark, flow)
+        feeder = Feeder(spark, flow)
         for name, *arguments in todo:
-            of = arguments[0] if name in (
+            target = arguments[0] if name in (
                 "insert", "remove", "insert_frame", "update", "insert_nothing", "update_nothing",
                 "flush", "advance",
             ) else 2 if name in (
                 "upsert", "upsert_frame", "upsert_at", "delete", "replace"
             ) else None
-            if of is not None and fed.at(of) is None:
+            if target is not None and feeder.at(target) is None:
                 continue
-            if name == "advance_all" and all(fed.at(i) is None for i in range(3)):
+            if name == "advance_all" and all(feeder.at(i) is None for i in range(3)):
                 continue
-            getattr(fed, name)(*arguments)
-            fed.check()
-        for session in fed.sessions:
+            getattr(feeder, name)(*arguments)
+            feeder.check()
+        for session in feeder.sessions:
             session.close()
         flow.step()
-        fed.check()
+        feeder.check()
         assert not flow._inputs._changed
         for i in (0, 1):
-            found = {row.k: row["count"] for row in fed.kept[i].at(allow_negative=True).collect()}
-            assert found == fed.expected(i)
+            rows = feeder.counts[i].at(allow_negative=True).collect()
+            counts = {row.k: row["count"] for row in rows}
+            assert counts == feeder.expected(i)
         table = {}
-        for k, v, _ in sorted(fed.changes, key=lambda change: change[2]):
+        for k, v, _ in sorted(feeder.changes, key=lambda change: change[2]):
             if k is None:
                 table.clear()
             elif v is None:
                 table.pop(k, None)
             else:
                 table[k] = v
-        assert {row.k: row.v for row in fed.table.at().collect()} == table
+        assert {row.k: row.v for row in feeder.table.at().collect()} == table
 
 
 def watched(monkeypatch, *names):
-    """The names of sessions that some methods of theirs are called of."""
+    """A list that gets the name of a session at each call of some methods."""
     asked = []
     for name in names:
-        def call(session, *given, of=getattr(BaseSession, name)):
+        def call(session, *arguments, method=getattr(BaseSession, name)):
             asked.append(session.name)
-            return of(session, *given)
+            return method(session, *arguments)
 
         monkeypatch.setattr(BaseSession, name, call)
     return asked
 
 
 def flow_of(flow, inputs):
-    sessions, kept = [], []
+    sessions, counts = [], []
     for number in range(inputs):
         rows, session = flow.input(f"rows {number}", "k long")
-        kept.append(rows.count().keep())
+        counts.append(rows.count().keep())
         sessions.append(session)
-    return sessions, kept
+    return sessions, counts
 
 
 def test_of_many_inputs_one_is_looked_at(spark, monkeypatch):
     asked = watched(monkeypatch, "_hand_over", "_drop", "_flush")
     with Dataflow(spark, runner="local") as flow:
-        sessions, kept = flow_of(flow, 50)
+        sessions, counts = flow_of(flow, 50)
         flow.advance_to(1)
-        given, seen = [], flow._inputs.flushed_since
+        results, flushed_since = [], flow._inputs.flushed_since
 
         def counted(graph, state):
-            found = seen(graph, state)
-            given.append(found)
-            return found
+            result = flushed_since(graph, state)
+            results.append(result)
+            return result
 
         monkeypatch.setattr(flow._inputs, "flushed_since", counted)
         for time in range(2, 5):
             asked.clear()
-            given.clear()
+            results.clear()
             sessions[3].insert([(time,)])
             sessions[3].advance_to(time)
             assert flow.step()
             assert asked == ["rows 3"] * 3
-            ((arrivals, upper),) = given
+            ((arrivals, upper),) = results
             assert list(arrivals) == list(upper) == [sessions[3]._node]
-        assert kept[3].at().count() == 3
-        # And the others as soon as they are fed.
+        assert counts[3].at().count() == 3
+        # A step also visits another input when it changes.
         sessions[7].insert([(1,)])
         flow.advance_to(5)
-        assert kept[7].at().count() == 1
+        assert counts[7].at().count() == 1
         assert not flow._inputs._changed
 
 
 def test_what_was_taken_in_is_let_go_of_also_after_a_step_that_failed(spark, monkeypatch):
     with Dataflow(spark, runner="local") as flow:
-        sessions, kept = flow_of(flow, 5)
+        sessions, counts = flow_of(flow, 5)
         flow.advance_to(1)
         sessions[3].insert([(1,)])
         flow.advance_to(2)
         assert not any(session._content.flushed for session in sessions)
-        # What a step that fails has not taken in is let go of when another one has taken it.
+        # A failed step keeps the flushed rows, and the next successful step frees them.
         sessions[4].insert([(1,)])
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Step, "process", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -287,9 +288,9 @@ def test_what_was_taken_in_is_let_go_of_also_after_a_step_that_failed(spark, mon
         sessions[0].insert([(7,)])
         assert flow.step()
         assert not any(session._content.flushed for session in sessions)
-        assert kept[4].at().count() == 1
+        assert counts[4].at().count() == 1
         flow.advance_to(5)
-        assert kept[0].at().count() == 1
+        assert counts[0].at().count() == 1
 
 
 def test_a_step_that_failed_and_names_who_is_to_blame_is_run_again(spark):
@@ -299,7 +300,7 @@ def test_a_step_that_failed_and_names_who_is_to_blame_is_run_again(spark):
         both = parts.groupBy("k").agg(F.sum("v").alias("v")).join(others, "k").keep()
         flow.advance_to(1)
         others_in.insert([(3,)])
-        others_in.advance_to(2)  # ahead of the other one
+        others_in.advance_to(2)  # ahead of the other input
         flow.step()
         parts_in.insert([(3, 2**63 - 1), (3, 1)])
         parts_in.advance_to(2)
@@ -314,11 +315,11 @@ def test_a_step_that_failed_and_names_who_is_to_blame_is_run_again(spark):
 
 def test_what_is_given_while_a_step_runs_is_taken_in_by_the_next(spark, monkeypatch):
     with Dataflow(spark, runner="local") as flow:
-        sessions, kept = flow_of(flow, 6)
+        sessions, counts = flow_of(flow, 6)
         flow.advance_to(1)
 
-        def while_it_runs(step, *given, process=Step.process):
-            found = process(step, *given)
+        def while_it_runs(step, *arguments, process=Step.process):
+            result = process(step, *arguments)
             sessions[0].insert([(1,)])
             sessions[1].update([(1, 1, 1)])
             sessions[2].insert([(1,)])
@@ -326,7 +327,7 @@ def test_what_is_given_while_a_step_runs_is_taken_in_by_the_next(spark, monkeypa
             sessions[3].insert([(1,)])
             sessions[3].close()
             sessions[4].advance_to(3)
-            return found
+            return result
 
         sessions[0].insert([(1,)])
         sessions[0].advance_to(2)
@@ -335,19 +336,19 @@ def test_what_is_given_while_a_step_runs_is_taken_in_by_the_next(spark, monkeypa
             flow.step()
         assert set(flow._inputs._changed) == set(sessions[:5])
         flow.advance_to(3)
-        found = [[row["count"] for row in one.at().collect()] for one in kept]
-        assert found == [[2], [1], [1], [1], [], []]
+        totals = [[row["count"] for row in collection.at().collect()] for collection in counts]
+        assert totals == [[2], [1], [1], [1], [], []]
         assert not flow._inputs._changed
 
 
 def test_a_session_that_is_closed_with_rows_waiting(spark):
     with Dataflow(spark, runner="local") as flow:
-        sessions, kept = flow_of(flow, 3)
+        sessions, counts = flow_of(flow, 3)
         flow.advance_to(1)
         sessions[1].insert([(1,), (1,)])
         sessions[1].close()
         assert flow.step()
-        assert [row["count"] for row in kept[1].at().collect()] == [2]
+        assert [row["count"] for row in counts[1].at().collect()] == [2]
         assert not flow.step()
         assert not flow._inputs._changed
 
@@ -355,7 +356,7 @@ def test_a_session_that_is_closed_with_rows_waiting(spark):
 def test_threads_feed_inputs_while_another_one_steps(spark):
     rounds, wrong = 150, []
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        sessions, kept = flow_of(flow, 4)
+        sessions, counts = flow_of(flow, 4)
 
         def feed(number):
             try:
@@ -377,21 +378,20 @@ def test_threads_feed_inputs_while_another_one_steps(spark):
             session.close()
         flow.step()
         assert not wrong
-        found = [sum(row["count"] for row in one.at().collect()) for one in kept]
-        assert found == [3 * rounds, 2 * rounds, rounds, 0]
+        totals = [sum(row["count"] for row in collection.at().collect()) for collection in counts]
+        assert totals == [3 * rounds, 2 * rounds, rounds, 0]
         assert not flow._inputs._changed
 
 
 def test_what_a_ctrl_c_cuts_short_is_not_forgotten(spark):
-    """Between the note that a session has changed and the change: what is not noted is not there.
-    """
+    """An interrupt while a session is marked as changed leaves the session unchanged."""
 
     class Cut(dict):
-        def __setitem__(self, *given):
+        def __setitem__(self, *arguments):
             raise KeyboardInterrupt
 
     with Dataflow(spark, runner="local") as flow:
-        (session,), (kept,) = flow_of(flow, 1)
+        (session,), (counts,) = flow_of(flow, 1)
         flow.advance_to(1)
         noted = session._changed
         for call, *with_ in (session.insert, [(1,)]), (session.advance_to, 5), (session.close,):
@@ -400,7 +400,7 @@ def test_what_a_ctrl_c_cuts_short_is_not_forgotten(spark):
                 call(*with_)
             session._changed = noted
             assert session.time() == 1 and not session._has_more(0)
-        assert not flow.step() and not kept.at().count()
+        assert not flow.step() and not counts.at().count()
 
 
 def test_an_input_that_a_function_of_a_failing_step_adds(spark):

@@ -1,5 +1,7 @@
-"""What is told of a step while it runs, with the bridge and without it: it moves, never goes back,
-and is never ahead of the commit."""
+"""The progress of a running step, with and without the bridge.
+
+Progress grows, never decreases, and is never ahead of the commit.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def pause(row):
 
 
 def looked_at(flow):
-    """A step in the background, and what was seen of it."""
+    """The progress reports of a step in the background."""
     running = flow.step_async()
     looks = [flow.progress()]
     while not running.done():
@@ -63,19 +65,19 @@ def test_it_moves_and_never_goes_back(spark, bridged):
             edges_in.insert([(n,) for n in range(rows)])
             edges_in.advance_to(time_)
             looks = looked_at(flow)
-            seen = [look for look in looks if look.running and look.step == time_]
-            assert len(set(seen)) > 5
-            for old, new in zip(seen, seen[1:]):
+            running = [look for look in looks if look.running and look.step == time_]
+            assert len(set(running)) > 5
+            for old, new in zip(running, running[1:]):
                 back = [n for n in NUMBERS if getattr(new, n) < getattr(old, n)]
                 assert not back and old.seconds <= new.seconds
-            assert {look.frontier for look in seen} == {Antichain([time_ - 1])}
+            assert {look.frontier for look in running} == {Antichain([time_ - 1])}
             last = looks[-1]
             assert not last.running and last.frontier == Antichain([time_])
             assert last.jobs_done == last.jobs > 5 and last.operators_done == last.operators
             assert last.iterations and last.rows
             assert (last.tasks > 0) == (last.task_rows > 0) == (last.task_bytes > 0) == bridged
             assert last.tasks_done <= last.tasks
-            names = {look.operator for look in seen}
+            names = {look.operator for look in running}
             assert "rounds" in names and len(names) > 1
 
 
@@ -89,11 +91,11 @@ def test_jobs_say_what_they_are_for(spark):
         edges_in.advance_to(1)
         flow.step()
         bridge = bridge_of(spark)
-        told = bridge.operators(flow._live._name)
-        assert any(name.startswith("count") for name in told)
-        # What is done in the same tasks, as the loop's distinct is, has none of its own.
-        assert any(name.startswith("arrange") for name in told)
-        assert not any(name.startswith("distinct") for name in told)
+        operators = bridge.operators(flow._live._name)
+        assert any(name.startswith("count") for name in operators)
+        # Operators that run in the tasks of another job, here the distinct, have no job.
+        assert any(name.startswith("arrange") for name in operators)
+        assert not any(name.startswith("distinct") for name in operators)
         assert flow._live.frontier() == Antichain([1])
         name = flow._live._name
     assert bridge.counts(name) is None and not bridge.broken  # closed, so forgotten
@@ -101,7 +103,7 @@ def test_jobs_say_what_they_are_for(spark):
 
 @in_bridge
 def test_a_dataflow_that_nobody_closed_is_forgotten(spark):
-    """With the next step of any other."""
+    """The next step of another dataflow removes it from the bridge."""
     names = []
     for _ in range(2):
         flow = Dataflow(spark, runner="spark", buckets=1)
@@ -113,10 +115,10 @@ def test_a_dataflow_that_nobody_closed_is_forgotten(spark):
         names.append(flow._live._name)
         if len(names) == 1:
             assert bridge_of(spark).counts(names[0]) is not None
-        held = ref(flow)
+        reference = ref(flow)
         del flow, rows, rows_in
         gc.collect()
-        assert held() is None
+        assert reference() is None
     assert bridge_of(spark).counts(names[0]) is None
     live = Live(spark)
     live.close()
@@ -124,7 +126,7 @@ def test_a_dataflow_that_nobody_closed_is_forgotten(spark):
 
 
 def test_steps_are_told_apart():
-    """Who still looks at a step when the next one begins is told nothing of that one."""
+    """The counts of a step do not include the jobs of the next step."""
 
     class Counting:
         jobs = 0
@@ -173,7 +175,7 @@ def test_a_bridge_that_breaks_harms_nothing(spark, monkeypatch, caplog):
     "seed", [pytest.param(seed, marks=pytest.mark.slow) for seed in range(8)]
 )
 def test_what_is_said_to_be_complete_was_handed_over(tmp_path, seed):
-    """The process is killed at some moment; whatever was said before that holds."""
+    """The reports before a kill at a random moment are true."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), str(tmp_path)], env=environment, stdout=subprocess.PIPE,
@@ -186,12 +188,12 @@ def test_what_is_said_to_be_complete_was_handed_over(tmp_path, seed):
             os.killpg(program.pid, signal.SIGKILL)
     said = [int(line) for line in (tmp_path / "said").read_text().splitlines()]
     assert said == sorted(said) and said[-1] >= 2
-    given: dict[int, dict[int, int]] = {}
+    diffs: dict[int, dict[int, int]] = {}
     for line in (tmp_path / "given").read_text().splitlines():
         at, n, diff = map(int, line.split())
-        changes = given.setdefault(at, {})
+        changes = diffs.setdefault(at, {})
         changes[n] = changes.get(n, 0) + diff
     # At each time both groups grow by two: from 2 t to 2 (t + 1) rows.
     for at in range(said[-1]):
         gone = {2 * at: -2} if at else {}
-        assert given[at] == {2 * (at + 1): 2, **gone}, f"time {at} was said to be complete"
+        assert diffs[at] == {2 * (at + 1): 2, **gone}, f"time {at} was said to be complete"
