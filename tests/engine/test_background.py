@@ -1,4 +1,4 @@
-"""Steps in the background: the same answers and errors, live probes, and an end when asked for."""
+"""Steps in the background: the same answers and errors, live probes, and cancellation."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def files_of(root):
 
 
 class Gate:
-    """A reducer that says when it is called, and waits until it may go on."""
+    """A reducer that signals its call, and waits until the gate opens."""
 
     def __init__(self):
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -90,20 +90,20 @@ def test_probes_are_live_and_feeding_goes_on(spark, gate):
 
 
 def test_the_frontier_waits_for_consumers(spark):
-    """Whoever sees a time complete finds it with the consumers."""
-    shown, seen = [], []
+    """A time is complete only after the consumers have its updates."""
+    shown, reports = [], []
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", ONE)
 
         def consume(*_):
-            seen.append((probe.less_than(1), flow.progress().frontier, list(shown)))
+            reports.append((probe.less_than(1), flow.progress().frontier, list(shown)))
             shown.append(1)
 
         probe = rows.count().inspect(consume).probe()
         session.insert([(1,)])
         session.advance_to(1)
         assert flow.step_async().wait()
-        assert seen and all(less for less, _, _ in seen)
+        assert reports and all(less for less, _, _ in reports)
         assert not probe.less_than(1)
 
 
@@ -215,10 +215,10 @@ def test_the_end_of_a_block(spark, gate):
     (lambda frame: frame.to_df(), "updates"),
 ], ids=["at", "changes", "to_df"])
 def test_a_step_waits_for_a_reading(spark, monkeypatch, read, inside):
-    """It would remove files that the reading is about to look into."""
+    """The step would remove files that the reader still needs."""
     with Dataflow(spark, runner="local", buckets=1, keep_history=True) as flow:
         words, words_in = flow.input("words", "word string")
-        kept = words.count().keep()
+        counts = words.count().keep()
 
         def step():
             words_in.insert([("a",)])
@@ -230,21 +230,21 @@ def test_a_step_waits_for_a_reading(spark, monkeypatch, read, inside):
         look = getattr(Arrangement, inside)
         there = []
 
-        def slowly(*given, **named):
+        def slowly(*arguments, **options):
             stepping = threading.Thread(target=step)
             stepping.start()
             stepping.join(0.5)
             there.append(stepping)
             assert stepping.is_alive()
-            return look(*given, **named)
+            return look(*arguments, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(Arrangement, inside, slowly)
-            found = read(kept)
+            frame = read(counts)
         there[0].join()
         assert len(there) == 1
-        assert {row["count"] for row in found.collect()} <= {1}
-        assert kept.at().collect() == [("a", 2)]
+        assert {row["count"] for row in frame.collect()} <= {1}
+        assert counts.at().collect() == [("a", 2)]
 
 
 def test_not_from_within_a_step(spark):
@@ -264,7 +264,7 @@ def slow(row, *_):
 
 @pytest.mark.parametrize("where", [pytest.param("map", marks=pytest.mark.slow), "reduce"])
 def test_cancelled_on_spark(spark, tmp_path, where):
-    """A task is in the middle of a function of the user."""
+    """A task is inside a function of the user."""
     with Dataflow(spark, runner="spark", root=str(tmp_path)) as flow:
         rows, session = flow.input("rows", ONE)
         if where == "map":
@@ -298,8 +298,9 @@ def test_cancelled_on_spark(spark, tmp_path, where):
 
 
 def is_idle(spark):
-    """Whether no job runs; Spark tells of ends a little later. A server does not tell of jobs, but
-    which work of the session it ended: none that was not cancelled before.
+    """Whether no job runs, after a wait, as Spark reports the end of a job late.
+
+    A Connect server does not report jobs. There, whether `interruptAll` finds no work.
     """
     if connect_server.WANTED:
         return not spark.interruptAll()
@@ -313,7 +314,7 @@ def is_idle(spark):
 
 
 def test_cancelled_while_another_one_runs(spark, gate):
-    """It need not wait for the end of the one before it."""
+    """The second step ends without a wait for the first."""
     with Dataflow(spark, runner="local") as flow:
         _, session = gated(flow, gate)
         session.insert([(1,)])
@@ -330,14 +331,14 @@ def test_cancelled_while_another_one_runs(spark, gate):
 
 def test_the_end_of_a_block_waits_for_steps(spark):
     for _ in range(5):
-        seen = []
+        rows_shown = []
         with Dataflow(spark, runner="local") as flow:
             rows, session = flow.input("rows", ONE)
-            rows.inspect(lambda *row: seen.append(row))
+            rows.inspect(lambda *row: rows_shown.append(row))
             session.insert([(1,)])
             session.advance_to(1)
             running = flow.step_async()
-        assert running.wait() and len(seen) == 1
+        assert running.wait() and len(rows_shown) == 1
 
 
 def naps(row, *_):
@@ -353,7 +354,7 @@ def naps_in_a_worker(n):
 
 @pytest.mark.parametrize("where", ["map", "reduce", "threshold", "udf"])
 def test_cancelled_between_calls_on_the_driver(spark, where):
-    """All of them are one piece of work there."""
+    """On the driver all calls are one piece of work."""
     makes = {
         "map": lambda rows: rows.flat_map(naps, "m long"),
         "reduce": lambda rows: rows.groupBy("n").reduce(naps, "m long"),
@@ -362,8 +363,8 @@ def test_cancelled_between_calls_on_the_driver(spark, where):
     }
     with Dataflow(spark, runner="local", buckets=1) as flow:
         rows, session = flow.input("rows", ONE)
-        made = makes[where](rows).keep()
-        # As many multiplicities as there are records.
+        mapped = makes[where](rows).keep()
+        # Each record has another multiplicity.
         session.update([(n, 0, n + 1) for n in range(400)])
         session.advance_to(1)
         running = flow.step_async()
@@ -372,24 +373,24 @@ def test_cancelled_between_calls_on_the_driver(spark, where):
         session.discard()
         session.insert([(1,)])
         session.advance_to(2)
-        assert flow.step() and made.at().count() == 1 and is_idle(spark)
+        assert flow.step() and mapped.at().count() == 1 and is_idle(spark)
 
 
 def test_cancelled_by_what_it_calls(spark):
-    """Nobody waits for himself."""
-    told, here = [], threading.Event()
+    """A function that a step calls cannot wait for the step."""
+    answers, here = [], threading.Event()
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", ONE)
 
         def consume(*_):
             assert here.wait(60)
-            told.append(running.cancel())
+            answers.append(running.cancel())
             with pytest.raises(StalledError, match="wait"):
                 running.wait()
 
         def cancel(key, values):
             assert here.wait(60)
-            told.append(running.cancel())
+            answers.append(running.cancel())
             return []
 
         rows.inspect(consume)
@@ -397,19 +398,19 @@ def test_cancelled_by_what_it_calls(spark):
         session.advance_to(1)
         running = flow.step_async()
         here.set()
-        assert running.wait() and told == [False]
+        assert running.wait() and answers == [False]
     here.clear()
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", ONE)
         rows.groupBy("n").reduce(cancel, "m long").keep()
-        # So many that buckets have threads of their own.
+        # Enough rows that each bucket gets a thread.
         session.insert(spark.range(60_000).selectExpr("id % 7 AS n").toArrow())
         session.advance_to(2)
         running = flow.step_async()
         here.set()
         with pytest.raises(StepCancelledError):
             running.wait(timeout=60)
-        assert told[1:] and all(told[1:])
+        assert answers[1:] and all(answers[1:])
         session.discard()
 
 
@@ -461,7 +462,7 @@ def test_probes_of_inputs_that_came_after_a_consumer_failed(spark):
 
 
 def test_progress_while_inputs_are_added(spark):
-    """Whoever looks on raises nothing, and what is told never goes back."""
+    """Concurrent calls of `progress` raise nothing."""
     errors, over = [], threading.Event()
     switch = sys.getswitchinterval()
     with Dataflow(spark, runner="local") as flow:
@@ -514,7 +515,7 @@ class SlowReader(DataSourceReader):
 
 
 def test_a_job_is_looked_at_often_while_it_runs(spark):
-    """So that a step ends soon when it is cancelled."""
+    """Frequent checks let a cancelled step end soon."""
     looks: list[float] = []
     jobs.run_job(spark, lambda: time.sleep(0.5), lambda: looks.append(time.monotonic()))
     assert len(looks) >= 10
@@ -528,7 +529,7 @@ def sleeps_once(row, *_):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["map", "reduce"])
 def test_cancelled_within_one_call_in_a_worker(spark, where):
-    """On the driver a call is not cut short."""
+    """A cancellation interrupts a call in a worker, but not on the driver."""
     with Dataflow(spark, runner="spark", buckets=1) as flow:
         rows, session = flow.input("rows", ONE)
         keyed = rows.groupBy("n").reduce(sleeps_once, "m long")
@@ -538,7 +539,7 @@ def test_cancelled_within_one_call_in_a_worker(spark, where):
         running = flow.step_async()
         time.sleep(8)  # so that the worker has begun
         began = time.monotonic()
-        # The call itself would go on for 50 more seconds.
+        # The call itself would take 50 more seconds.
         assert running.cancel() and time.monotonic() - began < 40
         assert is_idle(spark)
         session.discard()
@@ -546,7 +547,7 @@ def test_cancelled_within_one_call_in_a_worker(spark, where):
 
 @pytest.mark.slow
 def test_cancelled_while_spark_plans(spark, tmp_path):
-    """The job that begins then is cancelled too."""
+    """A job that begins after the planning is cancelled too."""
     spark.dataSource.register(SlowToPlan)
     frame = spark.read.format("slow_to_plan").load()
     with Dataflow(spark, runner="spark", root=str(tmp_path)) as flow:
@@ -562,7 +563,7 @@ def test_cancelled_while_spark_plans(spark, tmp_path):
         assert running.cancel() and time.monotonic() - began < 40
         assert files_of(tmp_path) == before
         left = [t for t in threading.enumerate() if t.name == "pyspark_diff cancel"]
-        # A server takes work back also while it plans, and nobody has to cancel it again.
+        # A server also cancels work while it plans, so no thread cancels it again.
         assert connect_server.WANTED or len(left) == 1
         for thread in left:
             thread.join(60)
@@ -574,7 +575,7 @@ def test_cancelled_while_spark_plans(spark, tmp_path):
 
 @pytest.mark.classic_only("is about the handler of Ctrl-C that PySpark sets with a context")
 def test_ctrl_c_ends_the_wait_only(spark):
-    """Also where PySpark's own handler would cancel all jobs."""
+    """PySpark's own handler would cancel all jobs."""
     def handler(*_):
         spark.sparkContext.cancelAllJobs()
         raise KeyboardInterrupt
@@ -598,14 +599,14 @@ def test_ctrl_c_ends_the_wait_only(spark):
 
 
 def test_a_thread_that_takes_nothing_over_says_so(spark, monkeypatch):
-    """As when a session is stopped in the moment in which it starts."""
+    """A thread may fail at its start, for example if its session stops."""
     answer = Future()
     thread = jobs.inheriting_thread(spark, lambda: 1, answer)
     thread.start()
     assert answer.result(60) == 1
     broken = Future()
     thread = jobs.inheriting_thread(spark, lambda: 1, broken)
-    thread._target = None  # what raises there
+    thread._target = None  # the thread fails at this
     monkeypatch.setattr(
         threading.Thread, "run", lambda self: (_ for _ in ()).throw(AssertionError("stopped"))
     )
@@ -658,8 +659,8 @@ def test_cancelled_by_many_at_once(spark, gate):
 
 @pytest.mark.parametrize("place", ["merge_bucket", "pass_by"])
 def test_cancelled_while_it_compacts_and_commits(spark, monkeypatch, tmp_path, place):
-    """The last places at which a step ends."""
-    # Few rows of several buckets are merged in one go, and not bucket by bucket.
+    """The last places at which a step can be cancelled."""
+    # A merge of few rows is one call for several buckets, so only one bucket has its own call.
     buckets = 1 if place == "merge_bucket" else 3
     with Dataflow(spark, runner="local", root=str(tmp_path), buckets=buckets) as flow:
         rows, session = flow.input("rows", ONE)
@@ -701,9 +702,9 @@ def test_of_failures_that_nobody_waits_for_the_last_is_told(spark):
         running = flow.step_async()
         while not running.done():
             time.sleep(0.01)
-    with pytest.warns(RuntimeWarning, match="nobody has waited") as told:
+    with pytest.warns(RuntimeWarning, match="nobody has waited") as caught:
         flow.close()
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
 def test_asked_by_many_threads_while_spark_works(spark):

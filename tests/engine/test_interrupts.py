@@ -1,6 +1,6 @@
-"""Ctrl-C is a KeyboardInterrupt wherever it comes, and a step that it cut short changes nothing.
+"""Ctrl-C always raises KeyboardInterrupt, and an interrupted step changes nothing.
 
-    interrupted steps, then one that is not  ==  one step
+    interrupted steps, then a whole step  ==  one step
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import numba, numpy as np, pyarrow as pa
 from pyspark_diff import Dataflow, session
 
 spark = session(master="local[1]")
-# PySpark's own handler asks the JVM to cancel jobs, and fails where the signal meets a call of it.
+# PySpark's own handler asks the JVM to cancel jobs, and fails if the signal interrupts a JVM call.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 patience = [0]
 
 
 @numba.njit(nogil=True)  # a user's own: nothing waits for its end
 def search(values, turns):
-    # Results such as these are where compiled code makes a SystemError of the signal.
-    found = np.zeros_like(values)
+    # With such results compiled code turns the signal into a SystemError.
+    sums = np.zeros_like(values)
     for turn in range(turns):
         for i in range(values.size):
-            found[i] += values[i] ^ turn
-    return found, values
+            sums[i] += values[i] ^ turn
+    return sums, values
 
 
 search(np.arange(3), 1)
@@ -49,7 +49,7 @@ search(np.arange(3), 1)
 
 def slow(key, values):
     if patience[0]:
-        interrupt(0.02)  # it meets compiled code, which runs for ten times as long at least
+        interrupt(0.02)  # it interrupts compiled code, which runs at least ten times as long
     search(np.arange(1000), patience[0])
     return [(len(values),)]
 
@@ -66,7 +66,7 @@ def outcome(do):
     return "done"
 """
 
-#: The function of a user calls compiled code; what it raises is told, but not this.
+#: A user's function calls compiled code. An interrupt there is no error of the function.
 REDUCE = START + """
 with Dataflow(spark, runner="local", buckets=1) as flow:
     rows, rows_in = flow.input("rows", "k int, v int")
@@ -96,18 +96,18 @@ with Dataflow(spark, runner="local", buckets=1) as flow:
 with Dataflow(spark, runner="local", buckets=1) as flow:
     counts = build(flow)
     for share in range(1, 10):
-        found = outcome(lambda: (interrupt(lasts * share / 10), flow.step()))
-        if found == "done":
+        result = outcome(lambda: (interrupt(lasts * share / 10), flow.step()))
+        if result == "done":
             # The signal came after the step, or is still to come.
             outcome(lambda: time.sleep(lasts + 1))
             break
-        print(found, flush=True)
+        print(result, flush=True)
     print(outcome(flow.step))
     print(counts.at().count(), counts.at().agg({"count": "sum"}).first()[0])
 """
 
 
-#: Python that runs within the call of a kernel, and is interrupted at its first line.
+#: Interrupts at the first line of Python functions that run inside the call of a kernel.
 WITHIN = """
 import signal, sys
 import numpy as np
@@ -122,10 +122,10 @@ for inner in (
 ):
     @jit
     def kernel(values):
-        found = np.zeros_like(values)
+        copied = np.zeros_like(values)
         for i in range(values.size):
-            found[i] += values[i]
-        return found, values
+            copied[i] += values[i]
+        return copied, values
 
     def called(frame, event, argument):
         if frame.f_code is inner.__code__:
@@ -159,13 +159,13 @@ def test_an_interrupt_in_compiled_code_is_an_interrupt():
 
 
 def test_an_interrupt_waits_for_the_end_of_a_kernel():
-    # Between two lines of a callback of LLVM's it led to a double free.
+    # An interrupt between two lines of an LLVM callback led to a double free.
     assert printed(WITHIN) == ["KeyboardInterrupt None None"] * 4
 
 
 def test_a_step_may_be_interrupted_at_any_moment():
-    *found, last, sums = printed(COUNT)
-    assert set(found) <= {"KeyboardInterrupt"} and last == "done"
+    *outcomes, last, sums = printed(COUNT)
+    assert set(outcomes) <= {"KeyboardInterrupt"} and last == "done"
     assert sums == "100000 400000"
 
 
@@ -181,7 +181,7 @@ def test_an_interrupt_is_told_from_a_failure_of_compiled_code():
 
 
 def test_an_interrupt_that_comes_when_buckets_have_been_merged_is_not_lost(monkeypatch, tmp_path):
-    """Threads are waited for then; where nobody takes what is left, Python tells nobody of it."""
+    """The pool waits for its threads then. An abandoned iterator would lose the interrupt."""
     class Interrupted(threads.ThreadPoolExecutor):
         def __exit__(self, *error):
             super().__exit__(*error)
@@ -198,7 +198,7 @@ def test_an_interrupt_that_comes_when_buckets_have_been_merged_is_not_lost(monke
 
 
 class _Failing(Sink):
-    """A sink, and a consumer, of which compiled code meets what it is told to."""
+    """A sink and consumer that raises the error of compiled code, with a chosen cause."""
 
     meets: BaseException | None = None
 
@@ -210,27 +210,27 @@ class _Failing(Sink):
             raise SystemError("returned a result with an exception set") from self.meets
 
 
-@pytest.mark.parametrize("of", ["consumer", "owed", "sink"])
-def test_an_interrupt_in_compiled_code_of_who_is_given_changes_is_one(spark, tmp_path, of):
+@pytest.mark.parametrize("role", ["consumer", "owed", "sink"])
+def test_an_interrupt_in_compiled_code_of_who_is_given_changes_is_one(spark, tmp_path, role):
     other, failing = _Failing(), _Failing()
 
     def program(flow):
         rows, _ = flow.input("rows", "k int")
-        for called, one in ("other", other), ("failing", failing):
-            if of == "sink":
-                rows.sink(called, one)
+        for name, consumer in ("other", other), ("failing", failing):
+            if role == "sink":
+                rows.sink(name, consumer)
             else:
-                rows.inspect(one)
+                rows.inspect(consumer)
 
     other.meets = MemoryError()
-    failing.meets = MemoryError() if of == "owed" else KeyboardInterrupt()
+    failing.meets = MemoryError() if role == "owed" else KeyboardInterrupt()
     flow = Dataflow.open(tmp_path / "store", program, spark=spark, runner="local")
     flow.session("rows").insert([(1,)])
     flow.session("rows").advance_to(1)
-    with pytest.raises(SystemError if of == "owed" else KeyboardInterrupt):
+    with pytest.raises(SystemError if role == "owed" else KeyboardInterrupt):
         flow.step()
-    if of == "owed":
-        flow._storage.close()  # as if it had been killed
+    if role == "owed":
+        flow._storage.close()  # as after a kill
         failing.meets = KeyboardInterrupt()
         flow = Dataflow.open(tmp_path / "store", program, spark=spark, runner="local")
         with pytest.raises(KeyboardInterrupt):
