@@ -1,4 +1,4 @@
-"""Each fast path that benchmarks/ablation.py disables is there, and the answer is the same without.
+"""Each fast path that benchmarks/ablation.py disables exists, and the answer without it is equal.
 
     answer of a workload without a path  =  its answer with all paths
 """

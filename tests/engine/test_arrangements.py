@@ -1,4 +1,4 @@
-"""Arrangements as values: made once, shared by all readers, kept as far back as somebody holds."""
+"""Arrangements as values: one copy for all readers, with history back to the earliest hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDGES = [(1, 2), (2, 3), (2, 4), (3, 1), (4, 4)]
 
 
 def arranged(flow):
-    """The nodes that take a stream in by key."""
+    """The nodes that arrange a stream by key."""
     return [node for node in flow._build().graph.nodes if isinstance(node, Keyed)]
 
 
@@ -30,10 +30,10 @@ def times_of(batch):
     return [int(t) for _, path in batch.opened() for t in storage.open_updates(path).times()]
 
 
-@pytest.mark.parametrize("held", [0, 4096])
-def test_the_times_of_a_batch_are_advanced_to_its_since(spark, held, use_thresholds):
+@pytest.mark.parametrize("memory_rows", [0, 4096])
+def test_the_times_of_a_batch_are_advanced_to_its_since(spark, memory_rows, use_thresholds):
     """If not, a late operator receives updates that its first time does not consolidate."""
-    use_thresholds(in_memory_rows_max=held)
+    use_thresholds(in_memory_rows_max=memory_rows)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         numbers, session = flow.input("numbers", "n long")
         numbers.distinct().keep("kept")
@@ -64,9 +64,9 @@ def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatc
     use_thresholds(large_memory_divisor=1 << 60)
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
-        seen = []
+        updates = []
         siblings = edges.alias("a").join(edges.alias("b"), "src").select("a.dst", "b.dst")
-        siblings.toDF("x", "y").inspect(lambda r, t, d: seen.append((r, t, d)))
+        siblings.toDF("x", "y").inspect(lambda r, t, d: updates.append((r, t, d)))
         edges_in.insert(EDGES)
         advance(flow, edges_in, 1)
         assert len(arranged(flow)) == 1
@@ -74,7 +74,7 @@ def test_a_self_join_by_one_key_shares_one_arrangement(spark, runner, monkeypatc
         assert len(batches) == 1
         assert flow.last_report.spark_runs + flow.last_report.local_runs == 2  # arrange, join
     expected = {(x, y) for s, x in EDGES for r, y in EDGES if s == r}
-    assert set(accumulate(seen, 0)) == expected
+    assert set(accumulate(updates, 0)) == expected
 
 
 @every_runner
@@ -107,21 +107,21 @@ def test_operators_on_one_key_share_its_arrangement(spark, runner):
 def test_records_operators_share_an_arrangement_by_self(spark, runner):
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "n long")
-        kept = n.arrange_by_self()
-        seen = {"count": [], "distinct": [], "threshold": []}
+        records = n.arrange_by_self()
+        updates = {"count": [], "distinct": [], "threshold": []}
         for name, frame in {
-            "count": kept.count(), "distinct": kept.distinct(),
-            "threshold": kept.threshold(lambda c: 2 * c),
+            "count": records.count(), "distinct": records.distinct(),
+            "threshold": records.threshold(lambda c: 2 * c),
         }.items():
-            frame.inspect(lambda r, t, d, to=seen[name]: to.append((r, t, d)))
+            frame.inspect(lambda r, t, d, to=updates[name]: to.append((r, t, d)))
         n_in.insert([(1,), (1,), (2,)])
         advance(flow, n_in, 1)
         n_in.remove([(1,)])
         advance(flow, n_in, 2)
         assert len(arranged(flow)) == 1
-    assert accumulate(seen["count"], 1) == {(1, 1): 1, (2, 1): 1}
-    assert accumulate(seen["distinct"], 1) == {(1,): 1, (2,): 1}
-    assert accumulate(seen["threshold"], 1) == {(1,): 2, (2,): 2}
+    assert accumulate(updates["count"], 1) == {(1, 1): 1, (2, 1): 1}
+    assert accumulate(updates["distinct"], 1) == {(1,): 1, (2,): 1}
+    assert accumulate(updates["threshold"], 1) == {(1,): 2, (2,): 2}
 
 
 @every_runner
@@ -132,32 +132,32 @@ def test_a_reduce_is_joined_as_it_comes_out(spark, runner):
         most = edges.reduce(
             lambda key, values: [(max(n for (n,), _ in values),)], "most long", key="src"
         )
-        seen = []
-        totals.join(most, "src").inspect(lambda r, t, d: seen.append((r, t, d)))
+        updates = []
+        totals.join(most, "src").inspect(lambda r, t, d: updates.append((r, t, d)))
         edges_in.insert(EDGES)
         advance(flow, edges_in, 1)
         edges_in.remove([(2, 4), (1, 2)])
         advance(flow, edges_in, 2)
-        # The sums' and the values': none for the join.
+        # The arrangements of the sums and of the values. The join adds none.
         assert len(arranged(flow)) == 2
-    assert accumulate(seen, 0) == {(1, 2, 2): 1, (2, 7, 4): 1, (3, 1, 1): 1, (4, 4, 4): 1}
-    assert accumulate(seen, 1) == {(2, 3, 3): 1, (3, 1, 1): 1, (4, 4, 4): 1}
+    assert accumulate(updates, 0) == {(1, 2, 2): 1, (2, 7, 4): 1, (3, 1, 1): 1, (4, 4, 4): 1}
+    assert accumulate(updates, 1) == {(2, 3, 3): 1, (3, 1, 1): 1, (4, 4, 4): 1}
 
 
 def test_a_collection_written_twice_is_one(spark):
-    """It is kept once, for all frames that were said to be kept."""
+    """All kept frames of a collection share one copy."""
     with Dataflow(spark, runner="local") as flow:
         edges, edges_in = flow.input("edges", "src long, dst long")
-        kept, other = (edges.select("src").keep() for _ in range(2))
+        first, other = (edges.select("src").keep() for _ in range(2))
         counts = edges.select("src").count().keep()
         hold = other.hold(0)
         for time in range(2):
             edges_in.insert(EDGES)
             advance(flow, edges_in, time + 1)
-        # The sources by self, which the counts are made from, and the counts.
+        # The sources by self, which the counts read, and the counts.
         assert len(arranged(flow)) == 2
         assert sorted(row.src for row in other.at(0).collect()) == [1, 2, 2, 3, 4]
-        assert kept.at(1).count() == other.at(1).count() == 10
+        assert first.at(1).count() == other.at(1).count() == 10
         assert (2, 4) in counts.at(1).collect()
         hold.release()
     with Dataflow(spark, runner="local") as flow:
@@ -225,18 +225,18 @@ def test_only_collections_of_a_dataflow_are_held(spark):
 def test_two_holds_are_as_good_as_the_earlier(spark):
     with Dataflow(spark, runner="local") as flow:
         n, n_in = flow.input("n", "n long")
-        kept = n.arrange_by_key("n")
-        early, late = kept.hold(0), kept.hold(2)
+        by_n = n.arrange_by_key("n")
+        early, late = by_n.hold(0), by_n.hold(2)
         for time in range(4):
             n_in.insert([(time,)])
             advance(flow, n_in, time + 1)
-        assert kept.at(0).count() == 1
+        assert by_n.at(0).count() == 1
         early.release()
         n_in.insert([(9,)])
         advance(flow, n_in, 5)
         with pytest.raises(NotReadableError):
-            kept.at(1)
-        assert kept.at(2).count() == 3
+            by_n.at(1)
+        assert by_n.at(2).count() == 3
         late.release()
 
 
@@ -254,15 +254,15 @@ def test_rows_are_rewritten_a_few_times_and_batches_are_few(sizes):
             rewritten += merged
             merges += 1
             trace = trace.merged(first, stop, zero, {0: (BatchFile(f"{step}m", merged, 0),)})
-        held = [batch.rows for batch in trace.batches]
-        assert sum(held) == rows
+        batch_rows = [batch.rows for batch in trace.batches]
+        assert sum(batch_rows) == rows
         assert all(
-            2 * size > sum(held[i + 1:])
-            or len(held) - i <= Thresholds.spine_merge_batches_min
-            and sum(held[i + 1:]) < Thresholds.spine_merge_rows_min
-            for i, size in enumerate(held)
+            2 * size > sum(batch_rows[i + 1:])
+            or len(batch_rows) - i <= Thresholds.spine_merge_batches_min
+            and sum(batch_rows[i + 1:]) < Thresholds.spine_merge_rows_min
+            for i, size in enumerate(batch_rows)
         )
-        assert len(held) <= 16
+        assert len(batch_rows) <= 16
     assert rewritten / rows < 4.5
     assert merges <= 200 or sizes != [1]  # a merge costs as much as a step
 
@@ -274,8 +274,8 @@ def test_the_list_of_arrangements(spark):
         day = datetime.date(2024, 5, 1)
         a, a_in = flow.input("a", "k long, x string", start=day)
         b, b_in = flow.input("b", "k long, y string", start=day)
-        kept = a.arrange_by_key("k")
-        joined = kept.join(b, "k")
+        by_k = a.arrange_by_key("k")
+        joined = by_k.join(b, "k")
         joined.count().inspect(lambda *_: None)
         a_in.insert([(1, "p"), (2, "q")])
         b_in.insert([(1, "z")])
@@ -291,7 +291,7 @@ def test_the_list_of_arrangements(spark):
         assert (of_a.lower, of_a.upper) == (day, day + datetime.timedelta(days=1))
         assert [reader.split("-")[0] for reader in of_a.readers] == ["join", "at, to_df"]
         assert rows["b"].upper is None and rows["b"].rows == 1
-        assert rows["a, b"].readers[0].startswith("count-")  # its own
+        assert rows["a, b"].readers[0].startswith("count-")  # the arrangement of the count
         text = flow.describe()
         assert text.splitlines()[0].split() == frame.columns
         assert "complete" in text and "2024-05-02" in text
@@ -303,8 +303,8 @@ def test_a_lagging_reader_finds_what_the_other_side_compacts_for_others(spark, r
     with Dataflow(spark, runner=runner, buckets=1) as flow:
         a, a_in = flow.input("a", "k long, x long")
         b, b_in = flow.input("b", "k long")
-        seen = []
-        a.join(b, "k").inspect(lambda r, t, d: seen.append((r, t, d)))
+        updates = []
+        a.join(b, "k").inspect(lambda r, t, d: updates.append((r, t, d)))
         a.groupBy("k").agg(F.max("x")).inspect(lambda *_: None)
         for time in range(9):
             a_in.insert([(1, time)])
@@ -314,13 +314,13 @@ def test_a_lagging_reader_finds_what_the_other_side_compacts_for_others(spark, r
         b_in.advance_to(4)
         b_in.flush()
         flow.step()
-        assert [accumulate(seen, t) for t in range(4)] == [{(1, t): 1} for t in range(4)]
+        assert [accumulate(updates, t) for t in range(4)] == [{(1, t): 1} for t in range(4)]
         b_in.remove([(1,)])
         b_in.advance_to(7)
         b_in.flush()
         flow.step()
-        assert not accumulate(seen, 4) and not accumulate(seen, 6)
+        assert not accumulate(updates, 4) and not accumulate(updates, 6)
         b_in.close()
         a_in.close()
         flow.step()
-        assert not accumulate(seen, 99)
+        assert not accumulate(updates, 99)

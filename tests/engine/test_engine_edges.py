@@ -40,7 +40,7 @@ def test_the_cost_of_a_bucket_is_the_sum_of_its_runs():
 
 
 def test_a_digest_is_what_stores_hold():
-    """Another one for the same parts would have no stored program go on."""
+    """Another digest of the same parts would stop the continuation of stored programs."""
     assert digest_of("join", "a") == "01bbb30f932b04b44e0565fce50b0fc3"
     assert len({digest_of("ab", ""), digest_of("a", "b"), digest_of("", "ab")}) == 3
 
@@ -62,7 +62,7 @@ class OfOneColumn:
 
 
 def test_a_loop_that_swings_after_many_iterations_is_noticed():
-    """Later than the numbers that Python has one object of each for."""
+    """The test exceeds the small numbers that Python caches as objects."""
     swings, variable = Oscillation(), OfOneColumn()
 
     def takes(number, diff):
@@ -80,12 +80,12 @@ def test_a_look_at_a_step_that_fails_shows_no_bars_and_goes_on():
     def look(now):
         raise ZeroDivisionError
 
-    seen = []
-    runs = [SimpleNamespace(look=look, bars=True), SimpleNamespace(look=seen.append, bars=True)]
+    times = []
+    runs = [SimpleNamespace(look=look, bars=True), SimpleNamespace(look=times.append, bars=True)]
     watcher = progress._Watcher()
     watcher._runs = runs
     watcher._each(5.0)
-    assert [run.bars for run in runs] == [False, True] and seen == [5.0]
+    assert [run.bars for run in runs] == [False, True] and times == [5.0]
 
 
 def test_the_loop_at_a_depth():

@@ -46,10 +46,10 @@ def paths(flow):
 def test_a_program_of_fast_paths_has_none(spark):
     with Dataflow(spark) as flow:
         numbers, numbers_in = flow.input("numbers", "n long, m long")
-        kept = numbers.where(F.col("n") > 1).groupBy("m").count().keep()
+        counts = numbers.where(F.col("n") > 1).groupBy("m").count().keep()
         numbers_in.insert([(1, 2), (2, 2)])
         flow.advance_to(1)
-        assert kept.at().collect() == [(2, 1)]
+        assert counts.at().collect() == [(2, 1)]
         assert paths(flow) == {}
         assert "fallback" not in str(flow.explain())
 
@@ -57,10 +57,10 @@ def test_a_program_of_fast_paths_has_none(spark):
 def test_an_expression_of_spark_counts(spark):
     with Dataflow(spark) as flow:
         words, words_in = flow.input("words", "word string")
-        kept = words.select(F.soundex("word").alias("sound")).keep()
+        sounds = words.select(F.soundex("word").alias("sound")).keep()
         words_in.insert([("tea",)])
         flow.advance_to(1)
-        assert kept.at().collect() == [("T000",)]
+        assert sounds.at().collect() == [("T000",)]
         assert paths(flow) == {COMPILED: 1}
         (kind,) = flow.last_report.fallbacks
         assert (kind.operator, kind.reason) == ("select", "Spark evaluates (sound)")
@@ -75,11 +75,11 @@ def test_parquet_that_spark_reads_counts(spark, tmp_path):
         str(tmp_path / "t"))
     with Dataflow(spark) as flow:
         rows, rows_in = flow.input("rows", "id long, part int")
-        kept = rows.keep()
+        copy = rows.keep()
         rows_in.insert(spark.read.parquet(str(tmp_path / "t")))
         assert not flow.last_report.fallbacks
         flow.advance_to(1)
-        assert sorted(kept.at().collect()) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+        assert sorted(copy.at().collect()) == [(0, 0), (1, 1), (2, 0), (3, 1)]
         assert flow.last_report.fallbacks == {
             Fallback("input", PYARROW, "the table has buckets or partitions"): 1}
 
@@ -99,17 +99,17 @@ def test_a_loop_that_leaves_the_integers_counts(spark):
         edges, edges_in = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
         ways = edges.withColumnRenamed("src", "node")
-        kept = roots.iterate(lambda reached: reached.join(ways, "node").select(
+        reachable = roots.iterate(lambda reached: reached.join(ways, "node").select(
             F.col("dst").alias("node")).union(reached).distinct()).keep()
         edges_in.insert([(0, 1), (1, 2)])
         roots_in.insert([(0,)])
         flow.advance_to(1)
-        assert sorted(kept.at().collect()) == [(0,), (1,), (2,)]
+        assert sorted(reachable.at().collect()) == [(0,), (1,), (2,)]
         assert paths(flow) == {}
         roots_in.insert([(None,)])
         edges_in.insert([(None, 4)])
         flow.advance_to(2)
-        assert {row[0] for row in kept.at().collect()} == {None, 0, 1, 2}
+        assert {row[0] for row in reachable.at().collect()} == {None, 0, 1, 2}
         assert paths(flow) == {INTEGERS: 1}
 
 
@@ -149,14 +149,14 @@ def test_work_on_delta_files_that_spark_does_counts():
 def test_the_setting_makes_each_an_error(spark, monkeypatch):
     with Dataflow(spark) as flow:
         words, words_in = flow.input("words", "word string")
-        kept = words.select(F.soundex("word").alias("sound")).keep()
+        sounds = words.select(F.soundex("word").alias("sound")).keep()
         words_in.insert([("tea",)])
         monkeypatch.setenv(SETTING, "raise")
         with pytest.raises(FallbackError, match="Spark evaluates .sound.*unset"):
             flow.advance_to(1)
         monkeypatch.delenv(SETTING)
         flow.step()
-        assert kept.at().collect() == [("T000",)]
+        assert sounds.at().collect() == [("T000",)]
 
 
 def test_each_kind_is_logged_once(caplog):
@@ -179,10 +179,10 @@ def test_a_spill_counts(spark, runner):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         flow._piece_rows = 60
         rows, rows_in = flow.input("rows", "n long")
-        kept = rows.groupBy("n").count().keep()
+        counts = rows.groupBy("n").count().keep()
         rows_in.insert([(n,) for n in range(400)])
         flow.advance_to(1)
-        assert kept.at().count() == 400
+        assert counts.at().count() == 400
         spills = [kind for kind in flow.last_report.fallbacks if kind.path == MEMORY]
         assert spills and "spilled" in str(flow.explain(full=True))
 

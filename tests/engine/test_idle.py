@@ -1,4 +1,4 @@
-"""A step costs the operators that its updates reach, and neither the others nor constants."""
+"""A step runs only the operators that its updates reach, and no constants."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The library prints nothing, and leaves the logging of everybody else as it is."""
+"""The library prints nothing, and does not change the logging of other code."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def test_joins_print_nothing():
 
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
-    """What reaches the handlers of PySpark's loggers of failed analyses."""
-    found: list[str] = []
+    """The names of PySpark's loggers, one for each failed analysis that they log."""
+    names: list[str] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.name)
+            names.append(record.name)
 
     handler = Keep()
     loggers = [PySparkLogger.getLogger(name) for name in analysis.LOGGERS]
     for logger in loggers:
         logger.addHandler(handler)
-    yield found
+    yield names
     for logger in loggers:
         logger.removeHandler(handler)
         assert not logger.filters and not logger.disabled
@@ -89,7 +89,7 @@ def test_the_errors_of_others_are_logged_as_ever(spark, logged):
         right, _ = flow.input("right", "k long")
         left.alias("l").join(right.alias("r"), F.expr("l.k") == F.expr("r.k"))
         assert logged == []
-        # One's own mistake is logged.
+        # The user's own mistake is logged.
         with pytest.raises(AnalysisException):
             left.alias("l").join(right.alias("r"), F.expr("l.k") == F.expr("r.none"))
     assert logged == ["SQLQueryContextLogger"]

@@ -1,4 +1,4 @@
-"""The lowering: from nodes that nothing changes to the program that runs, once, as one pass."""
+"""The lowering of immutable nodes to the program that runs, in one pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def most(source: Node) -> Node:
 
 
 def reached() -> Program:
-    """The nodes that can be reached from node 0: all that it takes to write a loop down."""
+    """The nodes that are reachable from node 0, as a program with a loop."""
     edges = edges_of()
     start = pick("where", edges, [("src", "node")])
     loop = LoopScope("reach", None, 9, stops=False)
@@ -55,9 +55,9 @@ def reached() -> Program:
         arrange_by_key(renamed(x, "src"), ["src"]), arrange_by_key(edges, ["src"]),
         [(1, "dst", "node")],
     )
-    found = threshold(Concat([beyond, start]), None)
-    x.define(found)
-    return written([Output(Leave(found)), Inspect(edges, print, False, ("src", "dst"))])
+    reachable = threshold(Concat([beyond, start]), None)
+    x.define(reachable)
+    return written([Output(Leave(reachable)), Inspect(edges, print, False, ("src", "dst"))])
 
 
 WRITTEN = """\
@@ -124,13 +124,13 @@ def test_a_variable_is_defined_once():
 
 def test_each_node_has_one_that_gives_the_same():
     program = reached()
-    found = lowered(program)
-    assert set(found.nodes) == set(program.nodes)
-    assert set(found.nodes.values()) <= set(found.program.nodes)
-    for node, made in found.nodes.items():
-        assert (made.schema, made.loop) == (node.schema, node.loop)
-    # What is not concerned is what it was.
-    assert all(found.nodes[node] is node for node in program.nodes if isinstance(node, Input))
+    lowering = lowered(program)
+    assert set(lowering.nodes) == set(program.nodes)
+    assert set(lowering.nodes.values()) <= set(lowering.program.nodes)
+    for node, result in lowering.nodes.items():
+        assert (result.schema, result.loop) == (node.schema, node.loop)
+    # Inputs stay unchanged.
+    assert all(lowering.nodes[node] is node for node in program.nodes if isinstance(node, Input))
 
 
 def kinds(*sinks: Node) -> list[str]:
@@ -154,26 +154,26 @@ def test_what_was_asked_for_is_not_remembered():
 
 @pytest.mark.parametrize("asked_first", [False, True])
 def test_operators_on_records_find_them_where_they_are_kept(asked_first):
-    """Whichever was written first."""
+    """The order of the two operators does not matter."""
     edges = edges_of()
     sinks = [arrange_by_self(edges), threshold(edges, None)]
     assert kinds(threshold(edges, None)) == ["input", "distinct"]
-    found = lowered(written(sinks if asked_first else sinks[::-1])).program
-    assert [node.kind for node in found.nodes] == ["input", "arrange_by_key", "distinct"]
-    assert found.nodes[2].inputs == (found.nodes[1],)
+    program = lowered(written(sinks if asked_first else sinks[::-1])).program
+    assert [node.kind for node in program.nodes] == ["input", "arrange_by_key", "distinct"]
+    assert program.nodes[2].inputs == (program.nodes[1],)
 
 
 def test_outputs_are_arranged_where_somebody_wants_them_by_their_key():
     edges = edges_of()
-    found = most(edges)
+    greatest = most(edges)
     names = pick("select", edges, [("src", "src")])
-    joined = join(arrange_by_key(names, ["src"]), arrange_by_key(found, ["src"]),
+    joined = join(arrange_by_key(names, ["src"]), arrange_by_key(greatest, ["src"]),
                   [(1, "most", "most")])
-    by_most = arrange_by_key(found, ["most"])
+    by_most = arrange_by_key(greatest, ["most"])
     assert kinds(joined).count("arrange_by_key") == 2
     assert kinds(joined, by_most).count("arrange_by_key") == 3
     assert kinds(Output(threshold(edges, None))) == ["input", "distinct", "arrange_by_key"]
-    once = lowered(written([Output(found)]))
+    once = lowered(written([Output(greatest)]))
     assert once.nodes[once.program.sinks[0]].kind == "reduce"
 
 
@@ -189,15 +189,16 @@ def test_what_only_spark_evaluates_is_evaluated_once(portable):
     edges = edges_of()
     names = [("src", "src"), ("dst", "dst")]
     if portable:
-        made = pick("select", edges, names)
+        selected = pick("select", edges, names)
     else:
         struct = edges.schema.struct
-        made = Linear("select", edges, edges.schema, Expression(lambda frame: frame, struct))
-    one, two = threshold(made, None), Inspect(made, print, False, made.schema.names)
-    assert "shared" not in kinds(one)
-    assert kinds(one, two).count("shared") == (not portable)
-    for sink in (one, two):
-        (source,) = lowered(written([one, two])).nodes[sink].inputs
+        selected = Linear("select", edges, edges.schema, Expression(lambda frame: frame, struct))
+    distinct = threshold(selected, None)
+    shown = Inspect(selected, print, False, selected.schema.names)
+    assert "shared" not in kinds(distinct)
+    assert kinds(distinct, shown).count("shared") == (not portable)
+    for sink in (distinct, shown):
+        (source,) = lowered(written([distinct, shown])).nodes[sink].inputs
         assert (source.kind == "shared") is not portable
 
 

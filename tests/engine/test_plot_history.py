@@ -1,4 +1,4 @@
-"""The picture of how a collection moves in time: its lines are what the answers were."""
+"""The plot of a collection's history: its lines are the answers at each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that take long say how far they are; short ones cost nothing, and failures end it."""
+"""Long steps report their progress. Short steps cost nothing, and failures end the report."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pyspark_diff.engine import progress
 
 
 class Bar:
-    made: list[Bar] = []
+    bars: list[Bar] = []
 
     def __init__(self, **options):
-        self.options, self.seen, self.n, self.closed = options, [], 0, False
-        Bar.made.append(self)
+        self.options, self.texts, self.n, self.closed = options, [], 0, False
+        Bar.bars.append(self)
 
     def set_description_str(self, text, refresh):
-        self.seen.append(text)
+        self.texts.append(text)
 
     def set_postfix_str(self, text, refresh):
-        self.beside = text
+        self.postfix = text
 
     def refresh(self):
-        self.seen[-1] += f" {self.n}"
+        self.texts[-1] += f" {self.n}"
 
     def close(self):
         self.closed = True
@@ -35,10 +35,10 @@ class Bar:
 
 @pytest.fixture
 def quick(monkeypatch, use_thresholds, caplog):
-    """A watcher of its own that looks often, and a bar that notes what it is told."""
+    """A watcher that reads progress often, and a bar that records its texts."""
     use_thresholds(progress_after_seconds=0.05, progress_read_seconds=0.01)
     monkeypatch.setattr(progress, "_watcher", progress._Watcher())
-    Bar.made = []
+    Bar.bars = []
     monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
     caplog.set_level(logging.INFO, "pyspark_diff")
     return monkeypatch
@@ -64,10 +64,10 @@ def flow(spark):
 
 def test_a_long_step_shows_how_far_it_is(quick, flow, caplog):
     flow[0].step()
-    (bar,) = Bar.made
+    (bar,) = Bar.bars
     assert bar.closed and bar.options["total"] > 1 and bar.options["disable"] is None
-    assert bar.seen and all(text.rpartition(" ")[0] for text in bar.seen)
-    assert "rows" in bar.beside
+    assert bar.texts and all(text.rpartition(" ")[0] for text in bar.texts)
+    assert "rows" in bar.postfix
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 2 and "operators done" in texts[0] and "over after" in texts[1]
     assert progress._watcher._runs == []
@@ -84,15 +84,15 @@ def test_a_long_loop_shows_how_many_iterations_are_over(quick, spark):
         numbers.iterate(lambda x: x.flat_map(slow, "a long").concat(numbers).distinct()).keep()
         numbers_in.insert([(1,)])
         flow.advance_to(1)
-    (bar,) = Bar.made
-    iterations, _, rest = bar.beside.partition(" iterations, ")
+    (bar,) = Bar.bars
+    iterations, _, rest = bar.postfix.partition(" iterations, ")
     assert int(iterations) > 1 and "rows" in rest
 
 
 def test_a_short_step_shows_nothing(quick, use_thresholds, flow, caplog):
     use_thresholds(progress_after_seconds=60.0)
     flow[0].step()
-    assert Bar.made == [] and caplog.records == []
+    assert Bar.bars == [] and caplog.records == []
 
 
 def test_bars_can_be_left_out(quick, flow, caplog, spark):
@@ -101,12 +101,12 @@ def test_bars_can_be_left_out(quick, flow, caplog, spark):
         flow[0].step()
     finally:
         spark.conf.unset(progress.PROGRESS)
-    assert Bar.made == [] and len(caplog.records) == 2
-    # Who watches iterations shows what he wants.
+    assert Bar.bars == [] and len(caplog.records) == 2
+    # A callback for iterations replaces the bar.
     flow[1].insert([(2,)])
     flow[1].close()
     flow[0].step(on_iteration=print)
-    assert Bar.made == [] and len(caplog.records) == 4
+    assert Bar.bars == [] and len(caplog.records) == 4
 
 
 def test_without_tqdm_there_is_the_log(quick, flow, caplog):
@@ -120,14 +120,14 @@ def test_failures_end_it_and_do_no_harm(quick, flow, broken):
     if broken == "bar":
         quick.setattr(Bar, "refresh", lambda self: 1 / 0)
         flow[0].step()
-        assert Bar.made[0].closed
+        assert Bar.bars[0].closed
     else:
         flow[1].insert([(-1,)])
         flow[1].advance_to(2)
         flow[1].flush()
         with pytest.raises(Exception, match="negative"):
             flow[0].step()
-        assert all(bar.closed for bar in Bar.made)
+        assert all(bar.closed for bar in Bar.bars)
     assert progress._watcher._runs == []
 
 

@@ -1,4 +1,4 @@
-"""The page of a dataflow: one file, whatever names there are in it, and nothing is run for it."""
+"""The page of a dataflow: one file, safe for all names. Its creation runs no work."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_a_page_has_the_steps_and_asks_for_nothing(spark, tmp_path):
         edges, edges_in = flow.input("</script><b>", "src long, dst long")
         graphs.connected_components(edges).keep()
         flow.report(path)
-        assert [one["step"] for one in _steps(path)] == [0]
+        assert [step["step"] for step in _steps(path)] == [0]
         for time in (1, 2):
             edges_in.insert([(time, time + 1)])
             flow.advance_to(time)
         flow.report(path)
     steps = _steps(path)
-    assert len(steps) == 2 and all(one["seconds"] > 0 for one in steps)
-    assert any(one["loops"] for one in steps[-1]["operators"])
-    assert sum(one["rows_in"] for one in steps[-1]["operators"])
+    assert len(steps) == 2 and all(step["seconds"] > 0 for step in steps)
+    assert any(operator["loops"] for operator in steps[-1]["operators"])
+    assert sum(operator["rows_in"] for operator in steps[-1]["operators"])
     text = path.read_text()
     assert text.count("</script>") == 1 and "src=" not in text and "@import" not in text
     assert [file.name for file in tmp_path.iterdir()] == ["x.html"]
@@ -61,7 +61,7 @@ def test_a_plot_is_mermaid_and_draws_what_dot_can(spark, monkeypatch):
         assert plot.dot.count("{") == plot.dot.count("}")
         operators = flow.explain().operators
         loops = [variable for variable in operators if variable.feedback is not None]
-        # A loop of all nodes, and one of the labels that it leaves.
+        # A loop of all nodes, and a loop of the labels that remain.
         assert [variable.operator for variable in loops] == ["variable", "variable"]
         for variable in loops:
             assert f"n{variable.feedback} -. next .-> n{variable.number}\n" in text
@@ -80,12 +80,12 @@ def test_a_browser_draws_the_page(spark, tmp_path):
         edges_in.insert([(1, 2)])
         flow.advance_to(1)
         flow.report(path)
-        names = [one.name for one in flow.explain().operators]
+        names = [operator.name for operator in flow.explain().operators]
     drawn = subprocess.run(
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()],
         capture_output=True, encoding="utf-8", timeout=120, check=True,
     ).stdout
     assert all(f">{html.escape(name, quote=False)}<" in drawn for name in names)
     assert drawn.count("<rect") >= len(names) and drawn.count("<tr>") >= 11
-    # The arrows back of two loops: of all nodes, and of the labels that it leaves.
+    # The feedback arrows of two loops: of all nodes, and of the labels that remain.
     assert drawn.count('class="back"') == 2 and drawn.count('class="round"') > 5

@@ -17,7 +17,7 @@ import pytest
 from pyspark_diff import Dataflow
 from pyspark_diff.errors import NotReadableError, TimeRegressionError
 
-#: Another thread has advanced the inputs past this time; the time that is read is not complete yet.
+#: Another thread has advanced the inputs past this time, or the time is not complete yet.
 EXPECTED = (TimeRegressionError, NotReadableError)
 
 
@@ -29,13 +29,13 @@ def program(flow):
 
 
 class Users:
-    """Threads that do one thing after the other until a moment."""
+    """Threads that repeat calls until a moment."""
 
     def __init__(self, flow, seconds):
         self.flow, self.end = flow, time.monotonic() + seconds
         self.lock = threading.Lock()
         self.inserted: Counter = Counter()
-        self.seen: dict[int, set] = {}
+        self.answers: dict[int, set] = {}
         self.failed: list[BaseException] = []
         self.number = 0
 
@@ -57,7 +57,7 @@ class Users:
         now = self.flow.session("events").time() - 1
         rows = frozenset(map(tuple, self.flow["users"].at(now).collect()))
         with self.lock:
-            self.seen.setdefault(now, set()).add(rows)
+            self.answers.setdefault(now, set()).add(rows)
 
     def explain(self, _):
         self.flow.explain(), self.flow.describe(), self.flow.progress()
@@ -98,7 +98,7 @@ def test_eight_threads_use_one_dataflow(spark, tmp_path, stored, seconds):
         assert dict(flow["users"].at().collect()) == users.inserted
         named = {f"user {user}": count for user, count in users.inserted.items()}
         assert dict(flow["names"].at().collect()) == named
-        assert users.seen and all(len(answers) == 1 for answers in users.seen.values())
+        assert users.answers and all(len(answers) == 1 for answers in users.answers.values())
     if stored:
         with Dataflow.open(tmp_path / "store", program, spark=spark) as again:
             assert dict(again["users"].at().collect()) == users.inserted
