@@ -119,7 +119,7 @@ def test_many_keys_are_counted_by_strides(use_thresholds):
 
 
 def test_few_keys_with_long_histories_are_not_one_range():
-    # More keys than `ranges` counts singly, and fewer rows than between two counted keys.
+    # More rows than `ranges` counts exactly, and fewer new keys than a stride of `most // 64`.
     new = UpdateChunk(np.arange(70_000), None, 0, 1)
     old = UpdateChunk(np.repeat(np.arange(70_000), 130), None, 0, 1)
     most = 1 << 23
