@@ -68,7 +68,7 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
         vertices, vertices_in = flow.input("vertices", f"id {kind}, size int")
         edges, edges_in = flow.input("edges", f"src {kind}, dst {kind}, km int")
         graph = GraphDiff(vertices, edges)
-        kept = {
+        outputs = {
             "component": graph.connectedComponents(algorithm="graphx").keep("component"),
             "strong": graph.stronglyConnectedComponents(maxIter=10).keep("strong"),
             "distances": graph.shortestPaths(ids[:2]).keep("distances"),
@@ -90,7 +90,7 @@ def test_each_method_is_right_after_each_step(spark, kind, runner):
                 history.load(9)
             flow.advance_to(step + 1)
             wanted = expected(ids, [row[:2] for row in history.rows])
-            for name, frame in kept.items():
+            for name, frame in outputs.items():
                 rows = frame.at().collect()
                 assert {row["id"]: row["size"] for row in rows} == dict(zip(ids, range(9)))
                 answer = {row["id"]: row[-1] for row in rows}
@@ -126,12 +126,12 @@ def test_ranks_of_more_vertices_than_a_long_has_surfers_for(spark, monkeypatch):
     with Dataflow(spark, runner="local") as flow:
         vertices, vertices_in = flow.input("vertices", "id long")
         edges, edges_in = flow.input("edges", "src long, dst long")
-        found = GraphDiff(vertices, edges).pageRank(maxIter=3).vertices.keep("found")
+        ranked = GraphDiff(vertices, edges).pageRank(maxIter=3).vertices.keep("found")
         others = pagerank(edges, vertices, rounds=4, reset_probability=0.15).keep("others")
         vertices_in.insert([(each,) for each in ids])
         edges_in.insert(pairs)
         flow.advance_to(1)
-        assert dict(map(tuple, found.at().collect())) == pytest.approx(
+        assert dict(map(tuple, ranked.at().collect())) == pytest.approx(
             ranks_of(ids, pairs, 0.15, 3), abs=1e-12)
         # A vertex without an edge from it leads to all vertices.
         led = {a: [b for first, b in pairs if first == a] or ids for a in ids}
@@ -174,7 +174,7 @@ def test_nulls_are_no_vertices_and_no_ends(spark):
         edges, edges_in = flow.input("edges", "src long, dst long, kind string")
         graph = GraphDiff(vertices, edges)
         right = GraphDiff(vertices.where("id > 0"), edges.where("src > 0 AND dst > 0"))
-        kept = [[method(each).keep() for each in (graph, right)] for method in methods]
+        outputs = [[method(each).keep() for each in (graph, right)] for method in methods]
         turned = graph.as_reversed().edges.keep()
         vertices_in.insert([(1, "a"), (2, "b"), (None, "n")])
         edges_in.insert([*EDGES, (1, None, "x"), (None, 2, "x"), (None, None, "y")])
@@ -182,7 +182,7 @@ def test_nulls_are_no_vertices_and_no_ends(spark):
         edges_in.remove([(1, None, "x"), (1, 2, "x")])
         edges_in.insert([(2, None, "y")])
         flow.advance_to(2)
-        for number, frames in enumerate(kept):
+        for number, frames in enumerate(outputs):
             with_nulls, without = (sorted(map(tuple, frame.at().collect())) for frame in frames)
             assert with_nulls == without and without, number
         assert turned.at().count() == 6
@@ -214,14 +214,14 @@ def test_paths_and_cycles_after_each_step(spark, kind):
     with Dataflow(spark, runner="local", buckets=2) as flow:
         edges, session = flow.input("edges", f"src {kind}, dst {kind}, `a.b` int")
         graph = GraphDiff(vertices, edges)
-        kept = {
+        outputs = {
             "directed": graph.all_paths("n = 0", "n > 2", "`a.b` < 8", max_path_length=3),
             "undirected": graph.all_paths(F.col("n") < 2, F.col("N") == 4, is_directed=False),
             "cycles": graph.detectingCycles(use_local_checkpoints=True),
         }
-        assert kept["directed"].columns == ["path", "len"]
-        assert kept["cycles"].columns == ["id", "found_cycles"]
-        kept = {name: frame.keep(name) for name, frame in kept.items()}
+        assert outputs["directed"].columns == ["path", "len"]
+        assert outputs["cycles"].columns == ["id", "found_cycles"]
+        outputs = {name: frame.keep(name) for name, frame in outputs.items()}
         history = EdgeHistory(
             session, chance, lambda n: (chance.choice(ids), chance.choice(ids), n)
         )
@@ -233,7 +233,7 @@ def test_paths_and_cycles_after_each_step(spark, kind):
             flow.advance_to(step + 1)
             actual = {
                 name: sorted(tuple(row) for row in frame.at().collect())
-                for name, frame in kept.items()
+                for name, frame in outputs.items()
             }
 
             def paths(starts, ends, arcs, most):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from test_graphs import ALGORITHMS, LONG, PARTS, Standing, updates_of
+from test_graphs import ALGORITHMS, LONG, PARTS, Snapshot, updates_of
 
 from pyspark_diff import Dataflow
 
@@ -58,8 +58,8 @@ NUMBERS = {
 }
 
 
-def history(size: int, seed: int = 5) -> list[Standing]:
-    """Edges and nodes that come and go; at the end all edges but one are gone."""
+def history(size: int, seed: int = 5) -> list[Snapshot]:
+    """Random changes of edges and nodes. The last state has one edge."""
     choice = random.Random(seed)
     places = [None, *range(size)]
     ends = [(a, b) for a in places for b in places]
@@ -71,14 +71,14 @@ def history(size: int, seed: int = 5) -> list[Standing]:
         for a, b in choice.choices(ends, k=size + 3):
             edges[a, b, choice.randint(0, 3)] += 1
         some = [frozenset(choice.sample(places, 2)) for _ in range(2)]
-        states.append(Standing(+edges, *some))
+        states.append(Snapshot(+edges, *some))
     last = next(edge for edge in edges if None not in edge)
-    return [*states, Standing(Counter([last]), frozenset({last[0]}), frozenset({None}))]
+    return [*states, Snapshot(Counter([last]), frozenset({last[0]}), frozenset({None}))]
 
 
-def without_nulls(now: Standing) -> Standing:
+def without_nulls(now: Snapshot) -> Snapshot:
     edges = Counter({edge: n for edge, n in now.edges.items() if None not in edge})
-    return Standing(edges, now.roots - {None}, now.alone - {None})
+    return Snapshot(edges, now.roots - {None}, now.alone - {None})
 
 
 def form(value: Any) -> Any:
@@ -102,7 +102,7 @@ def check(spark: Any, kind: str, runner: str, names: list[str], ends: tuple[int,
                 for name in numbered.columns if name != "weight"
             })
         graph = SimpleNamespace(**parts)
-        kept = {name: ALGORITHMS[name][0](graph).keep(name) for name in names}
+        outputs = {name: ALGORITHMS[name][0](graph).keep(name) for name in names}
         rows = {part: updates_of(states, part) for part in PARTS}
         first = 0
         for end in ends:
@@ -110,7 +110,7 @@ def check(spark: Any, kind: str, runner: str, names: list[str], ends: tuple[int,
                 session.update([row for row in rows[part] if first <= row[-2] < end])
             flow.advance_to(end)
             now = without_nulls(states[end - 1])
-            for name, output in kept.items():
+            for name, output in outputs.items():
                 shown = Counter(
                     tuple(value if column in NUMBERS or value is None else places[form(value)]
                           for column, value in zip(output.columns, row))

@@ -40,7 +40,7 @@ def check(spark: Any, kind: str, programs: dict[str, tuple[Program, Oracle]], st
         vertices, vertices_in = flow.input("vertices", f"id {kind}, n int")
         edges, session = flow.input("edges", f"src {kind}, dst {kind}, km int")
         graph = GraphDiff(vertices, edges)
-        kept = {name: program(graph).keep(name) for name, (program, _) in programs.items()}
+        outputs = {name: program(graph).keep(name) for name, (program, _) in programs.items()}
         vertices_in.insert([(v, n) for n, v in enumerate(ids[:6])])
         history = EdgeHistory(session, chance, lambda _: (
             chance.choice(ends), chance.choice(ends), chance.randrange(3)
@@ -51,7 +51,7 @@ def check(spark: Any, kind: str, programs: dict[str, tuple[Program, Oracle]], st
             else:
                 history.load(9, [(ids[1], ids[2], 1)] * 2 + [(ids[3], ids[3], 0)])
             flow.advance_to(step + 1)
-            for name, frame in kept.items():
+            for name, frame in outputs.items():
                 actual = Counter(map(plain, frame.at().collect()))
                 assert actual == programs[name][1](ids[:6], history.rows), (name, step)
 
@@ -67,7 +67,7 @@ def shortest(
         for length in range(most + 1):
             done = [(v, path) for v, path in walks if last(ids.index(v))]
             if done:
-                found: Counter[Any] = Counter()
+                paths: Counter[Any] = Counter()
                 for v, path in done:
                     nodes = [path[0][0] if path else v, *(edge[1] for edge in path)]
                     row: list[Any] = [(nodes[0], ids.index(nodes[0]))]
@@ -75,8 +75,8 @@ def shortest(
                         if n:
                             row.append((nodes[n], ids.index(nodes[n])) if n < length else None)
                         row.append(path[n] if n < length else None)
-                    found[(*row, (v, ids.index(v)))] += 1
-                return found
+                    paths[(*row, (v, ids.index(v)))] += 1
+                return paths
             walks = [(edge[1], (*path, edge)) for v, path in walks for edge in usable
                      if edge[0] == v]
         return Counter()
@@ -102,9 +102,9 @@ def test_the_columns_of_bfs_are_those_of_the_longest_path(spark):
     vertices = spark.createDataFrame([(1, "a"), (2, "b")], "id long, `a.b` string")
     edges = spark.createDataFrame([(1, 2, 3)], "src long, dst long, `k m` int")
     graph = GraphDiff(vertices, edges)
-    found = graph.bfs("id = 1", "id = 2", maxPathLength=2)
-    assert found.columns == ["from", "e0", "v1", "e1", "to"]
-    assert [plain(row) for row in found.at(0).collect()] == [
+    paths = graph.bfs("id = 1", "id = 2", maxPathLength=2)
+    assert paths.columns == ["from", "e0", "v1", "e1", "to"]
+    assert [plain(row) for row in paths.at(0).collect()] == [
         ((1, "a"), (1, 2, 3), None, None, (2, "b"))]
     assert len(graph.bfs("id = 1", "id = 2").columns) == 21
     assert graph.bfs("id = 1", "id = 1", maxPathLength=0).columns == ["from", "to"]
@@ -159,7 +159,7 @@ def test_a_program_of_pregel_after_each_step(spark):
 def test_values_along_paths_after_each_step(spark, kind):
     def oracle(loops: bool, stops: bool, filtered: bool) -> Oracle:
         def paths(ids: list[Any], edges: list[Edge]) -> Counter[Any]:
-            found: Counter[Any] = Counter()
+            counts: Counter[Any] = Counter()
             states = [(v, 0, 1) for n, v in enumerate(ids) if n < 2]
             for hop in range(1, 4):
                 following = []
@@ -173,11 +173,11 @@ def test_values_along_paths_after_each_step(spark, kind):
                         target = None if size is None else size == 3
                         stop = total > 1 if stops else False
                         if target or (stop and not stops):
-                            found[dst, hop, *state[1:]] += 1
+                            counts[dst, hop, *state[1:]] += 1
                         if target is False and not stop:
                             following.append(state)
                 states = [state for state in following if state[0] in ids]
-            return found
+            return counts
         return paths
 
     size = F.col("dst_attributes")["n"]

@@ -1,6 +1,6 @@
 """Graph algorithms against networkx: at every time of a history, and step by step.
 
-    accumulate(algorithm(updates), t) = the oracle on the graph as it stands at t
+    accumulate(algorithm(updates), t) = oracle(accumulate(updates, t))
 
 Histories insert and delete edges, roots and nodes without edges. No oracle is incremental.
 """
@@ -37,7 +37,7 @@ from pyspark_diff import (
     graphs,
 )
 
-#: Ids of any size; what an algorithm does may not depend on their being small or dense.
+#: Ids of any size: no algorithm may rely on small or dense ids.
 IDS = (-(2**63), -5, 0, 1, 2, 3, 8, 13, 2**40, 2**63 - 1)
 #: The collections of a test, and their columns.
 PARTS = {
@@ -48,8 +48,8 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What there is at one time: edges, as often as they are there, and two sets of nodes."""
+class Snapshot:
+    """The edges at one time with their numbers of copies, and two sets of nodes."""
 
     edges: Counter[tuple[int, int, int]]
     roots: frozenset[int] = frozenset()
@@ -60,8 +60,8 @@ class Standing:
         return {node for edge in self.edges for node in edge[:2]} | self.alone
 
     def rows(self, part: str) -> Counter[tuple[int, ...]]:
-        found = getattr(self, part)
-        return found if part == "edges" else Counter((node,) for node in found)
+        items = getattr(self, part)
+        return items if part == "edges" else Counter((node,) for node in items)
 
     def directed(self) -> nx.MultiDiGraph:
         graph = nx.MultiDiGraph()
@@ -77,21 +77,21 @@ class Standing:
         return graph
 
 
-History = list[Standing]
+History = list[Snapshot]
 
 
 # Oracles.
 
 
-def reached(now: Standing) -> Any:
+def reached(now: Snapshot) -> Any:
     return {(node,) for node, _ in hops(now)}
 
 
-def hops(now: Standing) -> Any:
+def hops(now: Snapshot) -> Any:
     return distances(now, None)
 
 
-def distances(now: Standing, weight: str | None = "weight") -> Any:
+def distances(now: Snapshot, weight: str | None = "weight") -> Any:
     graph = now.directed()
     graph.add_nodes_from(now.roots)
     if not now.roots:
@@ -99,40 +99,40 @@ def distances(now: Standing, weight: str | None = "weight") -> Any:
     return nx.multi_source_dijkstra_path_length(graph, set(now.roots), weight=weight).items()
 
 
-def each_distance(now: Standing) -> Any:
-    alone = [Standing(now.edges, frozenset({root})) for root in now.roots]
-    return [(*one.roots, *found) for one in alone for found in distances(one)]
+def each_distance(now: Snapshot) -> Any:
+    singles = [Snapshot(now.edges, frozenset({root})) for root in now.roots]
+    return [(*single.roots, *row) for single in singles for row in distances(single)]
 
 
 def smallest_of(components: Any) -> Any:
     return {(node, min(component)) for component in components for node in component}
 
 
-def core_edges(k: int) -> Callable[[Standing], Any]:
+def core_edges(k: int) -> Callable[[Snapshot], Any]:
     return lambda now: {tuple(sorted(edge)) for edge in nx.k_core(now.simple(), k).edges}
 
 
-def three_corners(now: Standing) -> Any:
+def three_corners(now: Snapshot) -> Any:
     cliques = nx.enumerate_all_cliques(now.simple())  # the smaller ones first
     few = itertools.takewhile(lambda clique: len(clique) <= 3, cliques)
     return {tuple(sorted(clique)) for clique in few if len(clique) == 3}
 
 
-def clustered(now: Standing) -> Any:
+def clustered(now: Snapshot) -> Any:
     graph = now.simple()
     many, share = nx.triangles(graph), nx.clustering(graph)
     return {(node, graph.degree(node), many[node], float(share[node])) for node in graph}
 
 
-def ranks(rounds: int | None) -> Callable[[Standing], Any]:
-    def oracle(now: Standing) -> Any:
+def ranks(rounds: int | None) -> Callable[[Snapshot], Any]:
+    def oracle(now: Snapshot) -> Any:
         degree = Counter(src for src, _, _ in now.edges.elements())
         rank = dict.fromkeys(now.nodes, 1_000_000 if rounds is None else 6_000_000)
         for _ in itertools.count() if rounds is None else range(rounds):
-            found = dict.fromkeys(now.nodes, 1_000_000)
+            next_rank = dict.fromkeys(now.nodes, 1_000_000)
             for src, dst, _ in now.edges.elements():
-                found[dst] += 5 * rank[src] // (6 * degree[src])
-            rank, before = found, rank
+                next_rank[dst] += 5 * rank[src] // (6 * degree[src])
+            rank, before = next_rank, rank
             if rounds is None and rank == before:
                 break
         return rank.items()
@@ -140,7 +140,7 @@ def ranks(rounds: int | None) -> Callable[[Standing], Any]:
     return oracle
 
 
-def voted(now: Standing) -> Any:
+def voted(now: Snapshot) -> Any:
     graph = now.simple()
     labels = {node: node for node in graph}
     for _ in range(4):
@@ -152,12 +152,12 @@ def voted(now: Standing) -> Any:
     return labels.items()
 
 
-def numbers(now: Standing) -> Any:
+def numbers(now: Snapshot) -> Any:
     graph = now.directed()
     return {(n, graph.in_degree(n), graph.out_degree(n), graph.degree(n)) for n in graph}
 
 
-def with_parents(now: Standing) -> Any:
+def with_parents(now: Snapshot) -> Any:
     away = dict(hops(now))
     before = {
         node: min((src for src, dst, _ in now.edges if dst == node and away.get(src) == n - 1),
@@ -167,7 +167,7 @@ def with_parents(now: Standing) -> Any:
     return {(node, n, before[node] if n else None) for node, n in away.items()}
 
 
-def lengths(now: Standing) -> Any:
+def lengths(now: Snapshot) -> Any:
     """Distances with thirds as weights, added up from the root on."""
     graph = now.directed()
     graph.add_nodes_from(now.roots)
@@ -175,22 +175,22 @@ def lengths(now: Standing) -> Any:
         edge["third"] = edge["weight"] / 3
     if not now.roots:
         return {}.items()
-    found = nx.multi_source_dijkstra_path_length(graph, set(now.roots), weight="third")
-    return {(node, float(n)) for node, n in found.items()}
+    length_of = nx.multi_source_dijkstra_path_length(graph, set(now.roots), weight="third")
+    return {(node, float(n)) for node, n in length_of.items()}
 
 
-def clustered_both_ways(now: Standing) -> Any:
+def clustered_both_ways(now: Snapshot) -> Any:
     graph, ways = now.simple(), {(a, b) for a, b, _ in now.edges if a != b}
-    found = set()
+    rows = set()
     for node in graph:
         near = set(graph[node])
         edges = sum(a in near and b in near for a, b in ways)
         pairs = len(near) * (len(near) - 1)
-        found.add((node, len(near), edges, edges / pairs if pairs else 0.0))
-    return found
+        rows.add((node, len(near), edges, edges / pairs if pairs else 0.0))
+    return rows
 
 
-def voted_both_ways(now: Standing) -> Any:
+def voted_both_ways(now: Snapshot) -> Any:
     ways = {(a, b) for a, b, _ in now.edges if a != b}
     labels = {node: node for node in now.nodes}
     for _ in range(4):
@@ -202,7 +202,7 @@ def voted_both_ways(now: Standing) -> Any:
     return labels.items()
 
 
-def surfers(now: Standing, personal: Any = None, rounds: int = 3) -> Any:
+def surfers(now: Snapshot, personal: Any = None, rounds: int = 3) -> Any:
     """Surfers by the rounds since their last restart, and the shares that restart in each round."""
     unit, reset, degree = 2**40, 0.15, Counter(src for src, _, _ in now.edges.elements())
     starts = now.nodes if personal is None else now.nodes & personal
@@ -228,44 +228,44 @@ def surfers(now: Standing, personal: Any = None, rounds: int = 3) -> Any:
     return result
 
 
-def undirected(now: Standing) -> Standing:
+def undirected(now: Snapshot) -> Snapshot:
     """Each edge and its reverse; a self-loop once."""
     back = Counter({(b, a, weight): n for (a, b, weight), n in now.edges.items() if a != b})
-    return Standing(now.edges + back, now.roots, now.alone)
+    return Snapshot(now.edges + back, now.roots, now.alone)
 
 
-def pregel_distances(given: Any) -> DiffFrame:
-    first = given.roots.distinct().withColumn("first", F.lit(0).cast("long"))
+def pregel_distances(graph: Any) -> DiffFrame:
+    first = graph.roots.distinct().withColumn("first", F.lit(0).cast("long"))
     return graphs.pregel(
-        given.edges, first, initial={"distance": F.col("first")}, aggregate=F.min("msg"),
+        graph.edges, first, initial={"distance": F.col("first")}, aggregate=F.min("msg"),
         to_dst=F.col("src.Distance") + F.col("edge.weight"),
         update={"distance": F.least("distance", "msg")},
     ).where("distance is not null")
 
 
-def pregel_components(given: Any) -> DiffFrame:
+def pregel_components(graph: Any) -> DiffFrame:
     here, there = F.col("src.component"), F.col("dst.component")
     return graphs.pregel(
-        given.edges, given.alone, initial={"component": F.col("node")}, aggregate=F.min("msg"),
+        graph.edges, graph.alone, initial={"component": F.col("node")}, aggregate=F.min("msg"),
         to_dst=F.when(here < there, here), to_src=[F.when(here > there, there)],
         update={"component": F.least("component", "msg")},
     )
 
 
-def pregel_ranks(given: Any) -> DiffFrame:
-    known = graphs.degrees(given.edges, given.alone)
+def pregel_ranks(graph: Any) -> DiffFrame:
+    known = graphs.degrees(graph.edges, graph.alone)
     degree = F.col("src.out_degree")
-    # An edge that goes meets what its end is without it, for a moment.
+    # A removed edge may join the new degree of its source, and that may be 0.
     share = F.call_function("div", F.col("src.rank") * 5, F.when(degree > 0, degree * 6))
     return graphs.pregel(
-        given.edges, known, initial={"rank": F.lit(6_000_000).cast("long")},
+        graph.edges, known, initial={"rank": F.lit(6_000_000).cast("long")},
         to_dst=share, aggregate=F.sum("msg"),
         update={"rank": F.coalesce("msg", F.lit(0)) + 1_000_000}, max_rounds=3,
     )
 
 
 Program = Callable[[Any], DiffFrame]
-ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
+ALGORITHMS: dict[str, tuple[Program, Callable[[Snapshot], Any]]] = {
     "reachability": (lambda g: graphs.reachability(g.edges, g.roots), reached),
     "bfs": (lambda g: graphs.bfs(g.edges, g.roots), hops),
     "bfs_with_parents": (lambda g: graphs.bfs(g.edges, g.roots, parents=True), with_parents),
@@ -347,37 +347,37 @@ ALGORITHMS: dict[str, tuple[Program, Callable[[Standing], Any]]] = {
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-# The forms of Graphalytics, of one graph of vertices and edges, with a row for each vertex.
+# Graphalytics: each program reads one graph, and returns a row for each vertex.
 
-#: Where its searches start.
+#: The source of its searches.
 SOURCE = 0
 
 
-def of_everyone(found: DiffFrame, graph: Any, none: float) -> DiffFrame:
+def of_everyone(reachable: DiffFrame, graph: Any, none: float) -> DiffFrame:
     """Distances, also to vertices that cannot be reached."""
-    every = graphs.nodes_of(graph).join(found, "node", "left")
-    return every.withColumn("distance", F.coalesce("distance", F.lit(none)))
+    rows = graphs.nodes_of(graph).join(reachable, "node", "left")
+    return rows.withColumn("distance", F.coalesce("distance", F.lit(none)))
 
 
-def distances_of_everyone(now: Standing, third: bool) -> Any:
+def distances_of_everyone(now: Snapshot, third: bool) -> Any:
     there = replace(now, roots=frozenset({SOURCE}))
-    found: dict[int, Any] = dict(lengths(there) if third else hops(there))
-    return {(node, found.get(node, math.inf if third else 2**63 - 1)) for node in now.nodes}
+    reachable: dict[int, Any] = dict(lengths(there) if third else hops(there))
+    return {(node, reachable.get(node, math.inf if third else 2**63 - 1)) for node in now.nodes}
 
 
-def probabilities(now: Standing) -> Any:
+def probabilities(now: Snapshot) -> Any:
     rank = dict.fromkeys(now.nodes, 1 / len(now.nodes))
     degree = Counter(src for src, _, _ in now.edges)
     for _ in range(4):
         lost = sum(n for node, n in rank.items() if not degree[node])
-        found = dict.fromkeys(rank, (0.15 + 0.85 * lost) / len(rank))
+        next_rank = dict.fromkeys(rank, (0.15 + 0.85 * lost) / len(rank))
         for src, dst, _ in now.edges:
-            found[dst] += 0.85 * rank[src] / degree[src]
-        rank = found
+            next_rank[dst] += 0.85 * rank[src] / degree[src]
+        rank = next_rank
     return {(node, round(n, 9)) for node, n in rank.items()}
 
 
-def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Standing], Any]]:
+def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Snapshot], Any]]:
     programs: dict[str, Program] = {
         "BFS": lambda g: of_everyone(
             graphs.bfs(g, [SOURCE], directed=directed), g, 2**63 - 1),
@@ -391,8 +391,8 @@ def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Sta
             g, rounds=4, reset_probability=0.15, directed=directed
         ).withColumn("rank", F.round("rank", 9)),
     }
-    # Where edges have no direction each is two: its definitions come to the same then.
-    definitions: dict[str, Callable[[Standing], Any]] = {
+    # Two opposite edges replace each undirected one. The definitions of Graphalytics agree then.
+    definitions: dict[str, Callable[[Snapshot], Any]] = {
         "BFS": lambda now: distances_of_everyone(now, False),
         "SSSP": lambda now: distances_of_everyone(now, True),
         "WCC": lambda now: smallest_of(nx.connected_components(now.simple())),
@@ -401,9 +401,9 @@ def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Sta
         "PR": probabilities,
     }
 
-    def program(given: Any) -> DiffFrame:
-        named = given.alone.select(F.lit("x").alias("node"), F.col("node").alias("id"))
-        weighted = given.edges.withColumn("third", F.col("weight") / F.lit(3.0))
+    def program(parts: Any) -> DiffFrame:
+        named = parts.alone.select(F.lit("x").alias("node"), F.col("node").alias("id"))
+        weighted = parts.edges.withColumn("third", F.col("weight") / F.lit(3.0))
         return programs[algorithm](SimpleNamespace(vertices=named, edges=weighted))
 
     define = definitions[algorithm]
@@ -415,13 +415,13 @@ GRAPHALYTICS = {
     for algorithm in ("BFS", "SSSP", "WCC", "CDLP", "LCC", "PR") for directed in (True, False)
 }
 PROGRAMS: dict[Any, Any] = {**ALGORITHMS, **GRAPHALYTICS}
-#: Those with a hundred rounds at every time are shown the beginning of a history.
+#: Programs with a hundred rounds at each time. They read only the beginning of a history.
 LONG = {"pagerank_to_rest"}
-#: Those whose answer is too large where a chain has ten thousand nodes.
+#: Programs with too large an output for a chain of ten thousand nodes.
 NOT_LINEAR = {"transitive_closure"}
-#: Those in which attributes of vertices have a part.
+#: Programs that read attributes of vertices.
 PREGEL = {"pregel_distances", "pregel_components", "pregel_ranks"}
-#: Those whose rounds take some milliseconds: there are as many as a chain has nodes.
+#: Programs with rounds of some milliseconds. A chain needs one round for each node.
 SLOW_ROUNDS = {"pregel_distances", "pregel_components"}
 
 
@@ -432,26 +432,26 @@ def at_random(seed: int) -> History:
     """Six times of insertions and deletions of edges, roots and nodes without edges."""
     choice = random.Random(seed)
     ids = choice.sample(IDS, choice.randint(5, len(IDS)))
-    now, history = Standing(Counter()), []
+    now, history = Snapshot(Counter()), []
     for _ in range(6):
         edges = +now.edges
         edges.subtract(choice.sample(sorted(edges.elements()), edges.total() // 3))
         for _ in range(choice.randint(1, len(ids))):
             edges[choice.choice(ids), choice.choice(ids), choice.randint(0, 9)] += 1
         sets = [
-            found ^ frozenset(choice.sample(ids, choice.randint(0, 2)))
-            for found in (now.roots, now.alone)
+            nodes ^ frozenset(choice.sample(ids, choice.randint(0, 2)))
+            for nodes in (now.roots, now.alone)
         ]
-        now = Standing(+edges, *sets)
+        now = Snapshot(+edges, *sets)
         history.append(now)
     return history
 
 
 def of_shapes() -> History:
-    """Graphs of awkward shape, each at once in the place of the one before, and none at all."""
+    """Graphs of awkward shape, and an empty one. Each replaces its predecessor in one time."""
     grid = [(3 * i + j, 3 * i + j + 1) for i in range(3) for j in range(2)]
     grid += [(3 * i + j, 3 * i + j + 3) for i in range(2) for j in range(3)]
-    # Against the order of ids a label has the longest way.
+    # A label takes the most rounds against the order of ids.
     path = [(n + 1, n) for n in range(9)]
     shapes = [
         [(0, n) for n in range(1, 8)],
@@ -463,7 +463,7 @@ def of_shapes() -> History:
         grid,
     ]
     return [
-        Standing(
+        Snapshot(
             Counter((IDS[src], IDS[dst], (src + dst) % 4) for src, dst in shape),
             frozenset({IDS[0], IDS[-1]}), frozenset({IDS[2]}),
         )
@@ -472,15 +472,15 @@ def of_shapes() -> History:
 
 
 def simple_at_random(directed: bool) -> History:
-    """Edges and vertices come late and go late; there are no parallel edges and no self-loops."""
+    """Random insertions and deletions without parallel edges and self-loops."""
     choice = random.Random(17)
-    every = itertools.permutations if directed else itertools.combinations
-    pairs, history = sorted(every(IDS[1:9], 2)), []
+    pairs_of = itertools.permutations if directed else itertools.combinations
+    pairs, history = sorted(pairs_of(IDS[1:9], 2)), []
     edges = {pair: choice.randint(1, 9) for pair in choice.sample(pairs, 12)}
     for _ in range(4):
         alone = frozenset({SOURCE, choice.choice(IDS)})
         there = Counter((*pair, weight) for pair, weight in edges.items())
-        history.append(Standing(there, alone=alone))
+        history.append(Snapshot(there, alone=alone))
         for pair in choice.sample(sorted(edges), 3):
             del edges[pair]
         edges |= {pair: choice.randint(1, 9) for pair in choice.sample(pairs, 3)}
@@ -489,17 +489,17 @@ def simple_at_random(directed: bool) -> History:
 
 def updates_of(history: History, part: str) -> list[tuple[Any, ...]]:
     """Update rows that make one collection of a history."""
-    found, before = [], Counter[tuple[int, ...]]()
-    for at, standing in enumerate(history):
-        change = Counter(standing.rows(part))
+    updates, before = [], Counter[tuple[int, ...]]()
+    for at, now in enumerate(history):
+        change = Counter(now.rows(part))
         change.subtract(before)
-        found += [(*row, at, diff) for row, diff in change.items() if diff]
-        before = standing.rows(part)
-    return found
+        updates += [(*row, at, diff) for row, diff in change.items() if diff]
+        before = now.rows(part)
+    return updates
 
 
 def given_whole(spark: Any, history: History) -> SimpleNamespace:
-    """The collections of a history, each as a whole."""
+    """The collections of a history, each with all of its updates."""
     return SimpleNamespace(**{
         part: DiffFrame(spark.createDataFrame(
             updates_of(history, part), f"{columns}, time long, diff long"
@@ -513,11 +513,11 @@ def check_whole(spark: Any, name: Any, history: History) -> None:
     history = history[:2] if name in LONG else history
     result = program(given_whole(spark, history))
     updates = [tuple(row) for row in result.to_df().collect()]
-    for at, standing in enumerate(history):
-        found: Counter[tuple[Any, ...]] = Counter()
+    for at, now in enumerate(history):
+        actual: Counter[tuple[Any, ...]] = Counter()
         for *row, time, diff in updates:
-            found[tuple(row)] += diff if time <= at else 0
-        assert Counter({row: n for row, n in found.items() if n}) == Counter(oracle(standing)), at
+            actual[tuple(row)] += diff if time <= at else 0
+        assert Counter({row: n for row, n in actual.items() if n}) == Counter(oracle(now)), at
     middle = len(history) // 2
     shown = [tuple(row) for row in result.at(middle).collect()]
     assert sorted(shown) == sorted(oracle(history[middle]))
@@ -537,11 +537,11 @@ def test_shapes(spark, name):
 def check_steps(spark: Any, name: Any, history: History, ends: Iterable[int]) -> None:
     """Steps that end at some times, one after another."""
     program, oracle = PROGRAMS[name]
-    found: Counter[tuple[Any, ...]] = Counter()
+    actual: Counter[tuple[Any, ...]] = Counter()
 
     def follow(updates: pa.Table) -> None:
         for *row, _, diff in zip(*(column.to_pylist() for column in updates.columns)):
-            found[tuple(row)] += diff
+            actual[tuple(row)] += diff
 
     with Dataflow(spark, runner="local") as flow:
         inputs = {part: flow.input(part, columns) for part, columns in PARTS.items()}
@@ -556,7 +556,7 @@ def check_steps(spark: Any, name: Any, history: History, ends: Iterable[int]) ->
                 session.flush()
             flow.step_while(lambda: probe.less_than(end))
             expected = Counter(oracle(history[end - 1]))
-            assert Counter({row: n for row, n in found.items() if n}) == expected, end
+            assert Counter({row: n for row, n in actual.items() if n}) == expected, end
             first = end
 
 
@@ -578,32 +578,32 @@ def test_graphalytics(spark, algorithm, directed):
     set(ALGORITHMS) - {"shortest_paths_of_doubles"} - PREGEL
 ))
 def test_every_algorithm_takes_objects_with_vertices_and_edges(spark, name):
-    """With names as GraphFrames has them, and attributes."""
+    """With the column names of GraphFrames, and with attributes."""
     program, oracle = ALGORITHMS[name]
     history = at_random(3)[: 1 if name in LONG else None]
-    given = given_whole(spark, history)
+    parts = given_whole(spark, history)
     attribute = F.lit("x").alias("node")
     graph = SimpleNamespace(
-        vertices=given.alone.select(attribute, F.col("node").alias("id")),
-        edges=given.edges.withColumn("relation", F.lit("follows")),
+        vertices=parts.alone.select(attribute, F.col("node").alias("id")),
+        edges=parts.edges.withColumn("relation", F.lit("follows")),
     )
-    roots = given.roots.select(F.lit(1).alias("age"), F.col("node").alias("id"))
-    found = program(SimpleNamespace(edges=graph, roots=roots, alone=None))
+    roots = parts.roots.select(F.lit(1).alias("age"), F.col("node").alias("id"))
+    result = program(SimpleNamespace(edges=graph, roots=roots, alone=None))
     at = len(history) - 1
-    assert collected(found, at) == sorted(map(tuple, oracle(history[at])), key=order)
+    assert collected(result, at) == sorted(map(tuple, oracle(history[at])), key=order)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NOT_LINEAR))
 def test_long_circle_that_breaks(spark, name):
-    """A chain when one edge is gone, and two of them when another one is gone as well."""
+    """A removal leaves one chain, and a second removal leaves two."""
     length = 2_000 if name in SLOW_ROUNDS else 10_000
     choice = random.Random(1)
     ids = [choice.getrandbits(64) - 2**63 for _ in range(length)]
     circle = [(src, dst, abs(src - dst) % 4) for src, dst in zip(ids, [*ids[1:], ids[0]])]
     roots, alone = frozenset({ids[0]}), frozenset({2**63 - 1})
     history = [
-        Standing(Counter(edges), roots, alone)
+        Snapshot(Counter(edges), roots, alone)
         for edges in (circle, circle[:-1], circle[: length // 2] + circle[length // 2 + 1 : -1])
     ]
     check_steps(spark, name, history, (1, 2, 3))
@@ -611,26 +611,26 @@ def test_long_circle_that_breaks(spark, name):
 
 @pytest.mark.slow
 def test_components_that_only_nested_loops_make_out(spark):
-    """Pairs in a chain, the smallest at its two ends: each pass finds those there, and no more."""
+    """A chain of pairs with the least ids at its ends: each pass finds only the pairs there."""
     order = [*range(0, 12, 2), *range(11, 0, -2)]
     pairs = [edge for n in order for edge in ((n, n + 100), (n + 100, n))]
     chain = list(zip(order, order[1:]))
     edges = [(src, dst, 0) for src, dst in (*pairs, *chain)]
     gone = [edge for edge in edges if edge != (6, 106, 0)]
-    every = [*edges, (9, 4, 0)]
-    history = [Standing(Counter(now)) for now in (edges, gone, every, edges, [])]
+    with_back_edge = [*edges, (9, 4, 0)]
+    history = [Snapshot(Counter(now)) for now in (edges, gone, with_back_edge, edges, [])]
     check_steps(spark, "strongly_connected_components", history, (1, 2, 3, 5))
     check_whole(spark, "strongly_connected_components", history)
     with Dataflow(spark) as flow:
-        given, session = flow.input("edges", "src long, dst long")
-        found = graphs.strongly_connected_components(given).keep()
+        arcs, session = flow.input("edges", "src long, dst long")
+        components = graphs.strongly_connected_components(arcs).keep()
         session.insert([edge[:2] for edge in edges])
         flow.advance_to(1)
         loops = {iteration.loop for iteration in flow.last_report.iterations}
-        assert "strongly_connected_components" in loops and len(collected(found)) == 24
+        assert "strongly_connected_components" in loops and len(collected(components)) == 24
 
 
-# What they take.
+# Inputs.
 
 
 def of_rows(spark: Any, columns: str, *rows: tuple[Any, ...]) -> DiffFrame:
@@ -650,7 +650,7 @@ def collected(result: DiffFrame, at: Any = 0) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint", "date", "decimal(3,0)"])
 def test_components_of_ids_of_each_type(spark, kind):
-    """Whether or not small ones go first, and on both sides of zero."""
+    """With ids on both sides of zero."""
     rows = [(-128, 127), (-128, -127), (0, 1), (1, 63), (63, 64), (-2, -1), (5, 5)]
     ends = [
         F.date_add(F.lit("2024-01-01").cast("date"), F.col(end)) if kind == "date" else
@@ -668,17 +668,17 @@ def test_components_of_ids_of_each_type(spark, kind):
 
 
 def test_few_labels_set_out_where_a_small_one_is_first(spark):
-    """Most nodes hear of the smallest of their component before any other but their own."""
+    """Most nodes receive the least label of their component before any other foreign label."""
     rows = np.random.default_rng(5).integers(0, 2000, (8000, 2))
     with Dataflow(spark, runner="local") as flow:
         edges, session = flow.input("edges", "src long, dst long")
-        found = graphs.connected_components(edges).keep()
+        components = graphs.connected_components(edges).keep()
         session.insert(pa.table({"src": rows[:, 0], "dst": rows[:, 1]}))
         session.advance_to(1)
         session.flush()
         flow.step()
-        assert Counter(row.component for row in found.at().collect())[0] > 1900
-        # Each node tells its neighbours of one label, and hardly any takes it back.
+        assert Counter(row.component for row in components.at().collect())[0] > 1900
+        # Each node sends one label to its neighbours, and hardly any node retracts it.
         assert sum(turn.changes for turn in flow.last_report.iterations) < 1.2 * 2 * len(rows)
 
 
@@ -739,11 +739,11 @@ def test_objects_with_vertices_and_edges(spark, form):
 
 
 def graph_frame(vertices, edges):
-    """An object of GraphFrames' class, also where its jar is not on the class path."""
+    """An object of GraphFrames' class, also without its jar on the class path."""
     try:
         return GraphFrame(vertices, edges)
     except (Py4JJavaError, TypeError):
-        # It has asked the JVM for the jar's class. Connect asks for the plugin in a method only.
+        # The constructor needs the jar's class in the JVM. Connect needs its plugin only later.
         graph = GraphFrame.__new__(GraphFrame)
         graph._impl = SimpleNamespace(_vertices=vertices, _edges=edges)
         return graph
@@ -764,12 +764,12 @@ def test_real_graphframes(spark):
 
 
 def test_ranks_are_pageranks():
-    # Where every node has an edge from it, and but for what whole numbers cannot tell.
+    # Each node has an outgoing edge. The tolerance covers the rounding to whole numbers.
     edges = Counter({(0, 1, 0): 2, (0, 2, 0): 1, (1, 2, 0): 1, (2, 0, 0): 1, (3, 3, 0): 1})
-    moves = nx.to_numpy_array(Standing(edges).directed(), nodelist=range(4), weight=None)
+    moves = nx.to_numpy_array(Snapshot(edges).directed(), nodelist=range(4), weight=None)
     moves /= moves.sum(axis=1, keepdims=True)
     plain = np.linalg.solve(np.eye(4) - 5 / 6 * moves.T, np.full(4, 1 / 6))
-    for node, rank in ranks(None)(Standing(edges)):
+    for node, rank in ranks(None)(Snapshot(edges)):
         assert rank / 6_000_000 == pytest.approx(plain[node], abs=1e-5)
 
 
@@ -781,7 +781,7 @@ def test_nodes_beside_vertices(spark):
 
 
 def test_ids_of_vertices_are_in_id(spark):
-    """Whatever else is there, and there may be no vertices."""
+    """`id` wins in vertices, and `node` in a frame of nodes. A graph may lack vertices."""
     edges = of_rows(spark, "src long, dst long", (1, 1))
     for name, kind in (("node", "long"), ("Node", "string")):
         vertices = of_rows(spark, f"{name} {kind}, id long", (50 if kind == "long" else "x", 5))
@@ -797,7 +797,7 @@ def test_ids_of_vertices_are_in_id(spark):
 
 
 def message(edges: DiffFrame, **changed: Any) -> DiffFrame:
-    """Nodes that tell their ids."""
+    """Each node sends its id along its edges."""
     usual = {
         "initial": {"x": F.col("node")}, "to_dst": F.col("src.x"), "aggregate": F.max("msg"),
         "update": {"x": F.col("msg")},
@@ -862,7 +862,7 @@ def test_ranks_that_add_up_to_one_are_networkxs(spark):
     rows = [(choice.randrange(30), choice.randrange(30)) for _ in range(70)]
     graph = nx.MultiDiGraph(rows)
     for personal in (None, [1, 2]):
-        found = dict(collected(graphs.pagerank(
+        actual = dict(collected(graphs.pagerank(
             of_rows(spark, "src long, dst long", *rows), rounds=40, reset_probability=0.4,
             personal=personal,
         )))
@@ -875,8 +875,8 @@ def test_ranks_that_add_up_to_one_are_networkxs(spark):
                 + 0.6 * sum(rank[m] / graph.out_degree(m) for m, _ in graph.in_edges(n))
                 for n in graph
             }
-        assert found == pytest.approx(rank, abs=1e-7)
-        assert sum(found.values()) <= 1 + 1e-12
+        assert actual == pytest.approx(rank, abs=1e-7)
+        assert sum(actual.values()) <= 1 + 1e-12
 
 
 def test_ranks_of_surfers_who_start_outside_of_the_graph_fail_the_step(spark):
@@ -893,10 +893,10 @@ def test_ranks_of_surfers_who_start_outside_of_the_graph_fail_the_step(spark):
         whole.at(0).collect()
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_nodes_may_be_listed(spark, within):
+@pytest.mark.parametrize("is_flow", [False, True])
+def test_nodes_may_be_listed(spark, is_flow):
     rows = [("a", "b"), ("b", "c")]
-    if not within:
+    if not is_flow:
         edges = of_rows(spark, "src string, dst string", *rows)
         assert collected(graphs.bfs(edges, ["b"])) == [("b", 0), ("c", 1)]
         assert collected(graphs.reachability(edges, {"c"})) == [("c",)]
@@ -904,16 +904,16 @@ def test_nodes_may_be_listed(spark, within):
         return
     with Dataflow(spark) as flow:
         edges, session = flow.input("edges", "src string, dst string")
-        found = graphs.bfs(edges, ["b"]).keep()
+        nodes = graphs.bfs(edges, ["b"]).keep()
         session.insert(rows)
         flow.advance_to(1)
-        assert collected(found, 0) == [("b", 0), ("c", 1)]
+        assert collected(nodes, 0) == [("b", 0), ("c", 1)]
         session.remove(rows[1:])
         flow.advance_to(2)
-        assert collected(found, 1) == [("b", 0)]
+        assert collected(nodes, 1) == [("b", 0)]
 
 
-#: Types of times, each with one before an edge is gone, and one after.
+#: Types of times, each with a time before the removal of an edge, and the time of the removal.
 TIMES = [
     ("bigint", -9, 3), ("smallint", 0, 3), ("date", dt.date(1950, 1, 1), dt.date(2024, 1, 1)),
     ("timestamp", dt.datetime(1950, 1, 1), dt.datetime(2024, 1, 1)),
@@ -922,25 +922,25 @@ TIMES = [
 
 @pytest.mark.parametrize("kind, first, then", TIMES, ids=[kind for kind, *_ in TIMES])
 def test_static_parts_are_there_at_all_times(spark, kind, first, then):
-    """Whatever the type of times, and however early."""
+    """With times of each type, also with early ones."""
     def changing(columns, *rows):
         return spark.createDataFrame(rows, f"{columns}, time {kind}, diff int")
 
     edges = changing("src int, dst int", (1, 2, first, 1), (2, 3, first, 1), (2, 3, then, -1))
     nodes = changing("node int", (2, first, 1), (7, then, 1))
     fixed = spark.createDataFrame([(1, 2), (2, 3)], "src int, dst int")
-    one = spark.createDataFrame([(1,)], "id int")
-    for roots in (one, [1]):
-        found = graphs.bfs(edges, roots)
-        assert collected(found, first) == [(1, 0), (2, 1), (3, 2)]
-        assert collected(found, then) == [(1, 0), (2, 1)]
+    static_nodes = spark.createDataFrame([(1,)], "id int")
+    for roots in (static_nodes, [1]):
+        result = graphs.bfs(edges, roots)
+        assert collected(result, first) == [(1, 0), (2, 1), (3, 2)]
+        assert collected(result, then) == [(1, 0), (2, 1)]
     for roots in (nodes, DiffFrame(nodes)):
-        found = graphs.reachability(fixed, roots)
-        assert collected(found, first) == [(2,), (3,)]
-        assert collected(found, then) == [(2,), (3,), (7,)]
-        graph = SimpleNamespace(vertices=one, edges=fixed)
+        result = graphs.reachability(fixed, roots)
+        assert collected(result, first) == [(2,), (3,)]
+        assert collected(result, then) == [(2,), (3,), (7,)]
+        graph = SimpleNamespace(vertices=static_nodes, edges=fixed)
         assert collected(graphs.nodes_of(graph, roots), then) == [(1,), (2,), (3,), (7,)]
-        # Node 7 starts surfers later, and each of them has to be in the graph.
+        # Node 7 starts surfers later. The graph must have all of them.
         graph.vertices = spark.createDataFrame([(1,), (7,)], "id int")
         ranks = graphs.pagerank(graph, rounds=1, reset_probability=0.5, personal=roots)
         assert collected(ranks, first) == [(1, 0.0), (2, 0.5), (3, 0.5), (7, 0.0)]
@@ -958,10 +958,10 @@ def test_edges_without_a_weight_are_none(spark, kind):
         + [(1, 2, rows[1][2], 1, 1)],
         f"src long, dst long, weight {kind}, time int, diff int",
     )
-    found = graphs.shortest_paths(edges, [1])
-    assert collected(found) == [(1, 0), (3, 5), (4, rows[3][2])]
-    assert collected(found, 1) == [(1, 0), (2, 1), (3, 2), (4, rows[3][2])]
-    assert collected(found, 2) == [(1, 0), (2, 1)]
+    result = graphs.shortest_paths(edges, [1])
+    assert collected(result) == [(1, 0), (3, 5), (4, rows[3][2])]
+    assert collected(result, 1) == [(1, 0), (2, 1), (3, 2), (4, rows[3][2])]
+    assert collected(result, 2) == [(1, 0), (2, 1)]
 
 
 @pytest.mark.parametrize("kind", ["long", "double"])
@@ -989,7 +989,7 @@ def test_a_negative_weight_is_refused_with_its_edge(spark, kind):
         arcs_in.insert([(1, 2, 3), (2, 3, 0), (3, 2, 0), (2, 2, 0)])
         flow.advance_to(1)
         assert sorted(tuple(row) for row in far.at().collect()) == [(1, 0), (2, 3), (3, 3)]
-        # Also of an edge that no path has.
+        # Also if no path has the edge.
         arcs_in.insert([(8, 9, -1)])
         with pytest.raises(AssertionFailedError, match="(?s)'km'.*below zero.*Mend.*8, 9, -1"):
             flow.advance_to(2)
@@ -1006,29 +1006,29 @@ CYCLES = [(1, 2, 5), (2, 3, -2), (3, 2, 1), (2, 4, -9)]
 @pytest.mark.parametrize("ids", ["long", "string"])
 @pytest.mark.parametrize("per_source", [False, True])
 def test_a_cycle_of_negative_weight_is_told_early(spark, ids, per_source):
-    """As soon as a way has more edges than there are nodes, at whichever time that is."""
+    """The error comes once a path has more edges than the graph has nodes, at any time."""
     schema = "src long, dst long, weight long, time int, diff int"
 
-    def found(rows):
+    def shortest_paths(rows):
         edges = spark.createDataFrame(rows, schema)
         edges = edges.withColumns({name: F.col(name).cast(ids) for name in ("src", "dst")})
         roots = spark.createDataFrame([(1,)], "node long").select(F.col("node").cast(ids))
         return graphs.shortest_paths(
             edges, roots, per_source=per_source, negative_weights=True)
 
-    told = "has no fixed point: in iteration 64 .*has 3 keys.*less than zero on a cycle"
-    with pytest.raises(StalledError, match=told):
-        found([(*edge, 0, 1) for edge in CYCLES]).at(0).collect()
-    # There for one time only, in the middle.
-    with pytest.raises(StalledError, match=told):
+    pattern = "has no fixed point: in iteration 64 .*has 3 keys.*less than zero on a cycle"
+    with pytest.raises(StalledError, match=pattern):
+        shortest_paths([(*edge, 0, 1) for edge in CYCLES]).at(0).collect()
+    # The cycle exists for one time only, in the middle.
+    with pytest.raises(StalledError, match=pattern):
         rows = [(*edge, int(edge[2] == 1), 1) for edge in CYCLES]
-        found([*rows, (3, 2, 1, 2, -1)]).at(2).collect()
-    # Of no weight, or where nothing comes to.
+        shortest_paths([*rows, (3, 2, 1, 2, -1)]).at(2).collect()
+    # A cycle of weight 0, and a negative cycle that no root reaches.
     for rows in (
         [(1, 2, 5, 0, 1), (2, 3, -2, 0, 1), (3, 2, 2, 0, 1)],
         [(1, 5, 1, 0, 1), (2, 3, -2, 0, 1), (3, 2, 1, 0, 1)],
     ):
-        assert len(found(rows).at(0).collect()) == 2 + (rows[0][1] == 2)
+        assert len(shortest_paths(rows).at(0).collect()) == 2 + (rows[0][1] == 2)
 
 
 @pytest.mark.classic_only("counts questions to the JVM")
@@ -1036,7 +1036,7 @@ def test_components_are_written_with_few_questions_to_the_jvm(spark, monkeypatch
     asked, send = [], ClientServerConnection.send_command
     monkeypatch.setattr(
         ClientServerConnection, "send_command",
-        lambda *given: (asked.append(1), send(*given))[1],
+        lambda *args: (asked.append(1), send(*args))[1],
     )
     with Dataflow(spark) as flow:
         graphs.connected_components(flow.input("edges", "src long, dst long")[0]).keep()
@@ -1045,8 +1045,8 @@ def test_components_are_written_with_few_questions_to_the_jvm(spark, monkeypatch
 
 @pytest.mark.parametrize("per_source", [False, True])
 def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
-    """And none of no weight, though doubles are rounded."""
-    def found(edges, roots=(1,)):
+    """A cycle of weight 0 raises no error despite the rounding of doubles."""
+    def count_reachable(edges, roots=(1,)):
         with Dataflow(spark, runner="local") as flow:
             arcs, arcs_in = flow.input("arcs", "src string, dst string, weight double")
             far = graphs.shortest_paths(
@@ -1056,20 +1056,20 @@ def test_a_cycle_of_negative_weight_of_doubles_is_told_early(spark, per_source):
             arcs_in.insert([(str(a), str(b), weight) for a, b, weight in edges])
             flow.advance_to(1)
             first = far.at().count()
-            # Of no weight, less, and away from all.
+            # A negative cycle that no root reaches.
             arcs_in.insert([("8", "9", -1.0), ("9", "8", 0.5)])
             flow.advance_to(2)
             assert far.at().count() == first
             return first
 
-    told = "has no fixed point: in iteration 6[5-8] .*has [0-9]+ keys.*less than zero on a cycle"
-    with pytest.raises(StalledError, match=told):
-        found([(1, 2, 5.0), (2, 3, -2.0), (3, 2, 2.0 - 1e-9), (2, 4, math.inf)])
-    with pytest.raises(StalledError, match=told):
-        found([(i, i + 1, 0.5) for i in range(8)] + [(3, 2, -0.51)], (0, 2))
-    # Sums that rounding makes less each time, or once.
+    pattern = "has no fixed point: in iteration 6[5-8] .*has [0-9]+ keys.*less than zero on a cycle"
+    with pytest.raises(StalledError, match=pattern):
+        count_reachable([(1, 2, 5.0), (2, 3, -2.0), (3, 2, 2.0 - 1e-9), (2, 4, math.inf)])
+    with pytest.raises(StalledError, match=pattern):
+        count_reachable([(i, i + 1, 0.5) for i in range(8)] + [(3, 2, -0.51)], (0, 2))
+    # Rounding lowers the sum in each round, or once.
     rows = [(1, 2, 1e8), (2, 3, 0.1), (3, 4, 0.2), (4, 2, -0.30000000000000004), (2, 5, -7.5)]
-    assert collected_or_stalled(lambda: found(rows)) in (5, "after 71 iterations")
+    assert collected_or_stalled(lambda: count_reachable(rows)) in (5, "after 71 iterations")
 
 
 def collected_or_stalled(run):
@@ -1080,7 +1080,7 @@ def collected_or_stalled(run):
 
 
 def test_a_cycle_of_negative_weight_that_comes_later(spark):
-    """Long ways of negative weights are none, and a step that failed is no step."""
+    """Long paths of negative weights are no cycles, and a negative cycle fails its step."""
     ids = range(200)
     edges = [(i, i + 1, -3) for i in ids] + [(i, i + 2, -5) for i in range(0, 199, 3)]
     with Dataflow(spark, runner="local") as flow:
@@ -1090,7 +1090,7 @@ def test_a_cycle_of_negative_weight_that_comes_later(spark):
         flow.advance_to(1)
         expected = {i: -3 * i for i in range(201)}
         assert {row.node: row.distance for row in far.at(0).collect()} == expected
-        # One that is a cycle of no weight, and then less.
+        # A cycle of weight 0. A later edge makes it negative.
         arcs_in.insert([(150, 50, 300)])
         flow.advance_to(2)
         assert {row.node: row.distance for row in far.at(1).collect()} == expected
@@ -1104,7 +1104,7 @@ def test_a_cycle_of_negative_weight_that_comes_later(spark):
 
 
 def test_weights_may_be_times(spark):
-    """The name of a column that static frames do not have is free for another one."""
+    """Static frames have no time column, so a weight may have its name."""
     edges = spark.createDataFrame([(1, 2, 3)], "src long, dst long, time long")
     for roots in ([1], of_rows(spark, "node long", (1,))):
         assert collected(graphs.shortest_paths(edges, roots, weight="time")) == [(1, 0), (2, 3)]
@@ -1151,24 +1151,24 @@ def test_what_is_no_list_of_nodes_is_told(spark):
 
 
 def test_pregel_gives_what_the_algorithms_give(spark):
-    """On a graph that is not small, and step by step; a message of what is not there is refused."""
+    """On a large graph, step by step. A message with an unknown column is refused."""
     choice = random.Random(8)
     rows = [(choice.randrange(300), choice.randrange(300), choice.randrange(9)) for _ in range(700)]
     with Dataflow(spark) as flow:
         edges, session = flow.input("edges", "src long, dst long, weight int")
         few = edges.select(F.col("src").alias("node")).where("node < 3")
-        given = SimpleNamespace(edges=edges, alone=None, roots=few)
+        parts = SimpleNamespace(edges=edges, alone=None, roots=few)
         pairs = [
-            (pregel_distances(given), graphs.shortest_paths(edges, given.roots.distinct())),
-            (pregel_components(given), graphs.connected_components(edges)),
-            (pregel_ranks(given), graphs.pagerank(edges, rounds=3)),
+            (pregel_distances(parts), graphs.shortest_paths(edges, parts.roots.distinct())),
+            (pregel_components(parts), graphs.connected_components(edges)),
+            (pregel_ranks(parts), graphs.pagerank(edges, rounds=3)),
         ]
-        kept = [(ours.keep(), theirs.keep()) for ours, theirs in pairs]
+        outputs = [(ours.keep(), theirs.keep()) for ours, theirs in pairs]
         for at, (come, go) in enumerate([(rows[:600], []), (rows[600:], rows[:200])]):
             session.insert(come)
             session.remove(go)
             flow.advance_to(at + 1)
-            for ours, theirs in kept:
+            for ours, theirs in outputs:
                 assert collected(ours, at) == collected(theirs, at)
     with pytest.raises(AnalysisException, match="nosuch"):
         message(of_rows(spark, "src long, dst long", (1, 2)), to_dst=F.col("src.nosuch"))
