@@ -111,7 +111,7 @@ day 3
     3: r6
     4: r4 r5
 """)
-    # A run without changes, as after a failure, leaves the tables as they are.
+    # A run without changes, as after a failure, does not change the tables.
     with closing(sqlite3.connect(tmp_path / "clusters.sqlite")) as db:
         before = db.execute("SELECT * FROM clusters ORDER BY record").fetchall()
         module.catch_up(*module.frames(spark, 3), tmp_path, 0.9)

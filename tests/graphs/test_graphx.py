@@ -1,6 +1,6 @@
 """Graph algorithms against GraphX, which comes with Spark, at every time of a history.
 
-    at(algorithm(updates), t) = GraphX on the graph as it stands at t
+    at(algorithm(updates), t) = GraphX(at(graph, t))
 
 Histories are a graph that changes much at once, graphs of awkward shape, and a stream of random
 insertions and deletions. GraphX is called through py4j, with the class tags that Scala would find
@@ -24,33 +24,30 @@ from pyspark_diff import DiffFrame, graphs
 
 pytestmark = pytest.mark.classic_only("calls GraphX in the JVM")
 
-#: Ids begin here. What py4j hands over as a long, and not as an int, has to be as large as this.
+#: The first id. py4j passes only numbers of this size as a long.
 FIRST = 2**40
 #: More rounds than any of the graphs needs.
 MOST = 300
-#: Where ways end, and the distances to them are asked for.
+#: The targets of the searches for distances.
 LANDMARKS = [FIRST, FIRST + 1, FIRST + 2]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A graph as it stands at one time: edges, as often as they are there, and other nodes."""
+class GraphState:
+    """A graph at one time: edges with their numbers of copies, and other nodes."""
 
     edges: Counter[tuple[int, int]]
     alone: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, edges, alone=()):
-        """Small numbers as ids."""
+    def from_small_ids(cls, edges, alone=()):
+        """Adds `FIRST` to small ids."""
         moved = Counter((FIRST + src, FIRST + dst) for src, dst in edges)
         return cls(moved, frozenset(FIRST + node for node in alone))
 
 
 def replaced():
-    """Some edges of a graph are gone at a second time, and others have come.
-
-    Parallel edges, opposite ones and self-loops are among them.
-    """
+    """A second time replaces some edges. There are parallel and opposite edges, and self-loops."""
     choice = random.Random(5)
 
     def some(count):
@@ -58,41 +55,41 @@ def replaced():
 
     first = some(600)
     first += [first[0], first[1][::-1], (7, 7)]
-    return [Standing.of(first), Standing.of(first[250:] + some(250))]
+    return [GraphState.from_small_ids(first), GraphState.from_small_ids(first[250:] + some(250))]
 
 
 def shapes():
-    """Each at once in the place of the one before."""
+    """Graphs of awkward shape. Each replaces its predecessor in one time."""
     chain = [(node + 1, node) for node in range(12)]
     grid = [(6 * i + j, 6 * i + j + 1) for i in range(6) for j in range(5)]
     grid += [(6 * i + j, 6 * i + j + 6) for i in range(5) for j in range(6)]
     loops = [(0, 0), (0, 0), (3, 4), (3, 4), (4, 3), (5, 5), (2, 5), (1, 2), (1, 2)]
     return [
-        Standing.of([(0, node) for node in range(1, 30)], [40, 41]),
-        Standing.of(chain),
-        Standing.of(loops, [0, 8, 9]),
-        Standing.of([*chain, (0, 12)], [61]),
-        Standing.of(grid),
-        Standing.of(itertools.permutations(range(7), 2), range(5, 12)),
+        GraphState.from_small_ids([(0, node) for node in range(1, 30)], [40, 41]),
+        GraphState.from_small_ids(chain),
+        GraphState.from_small_ids(loops, [0, 8, 9]),
+        GraphState.from_small_ids([*chain, (0, 12)], [61]),
+        GraphState.from_small_ids(grid),
+        GraphState.from_small_ids(itertools.permutations(range(7), 2), range(5, 12)),
     ]
 
 
 def stream():
     """Random insertions and deletions, a few of them at each time."""
     choice = random.Random(11)
-    now, found = Standing.of([]), []
+    now, states = GraphState.from_small_ids([]), []
     for _ in range(4):
         edges = Counter(now.edges)
         edges.subtract(choice.sample(sorted(edges.elements()), edges.total() // 4))
         nodes = [FIRST + choice.randrange(25) for _ in range(28)]
         edges.update(zip(nodes[::2], nodes[1::2]))
-        now = Standing(+edges, now.alone ^ {FIRST + choice.randrange(40)})
-        found.append(now)
-    return found
+        now = GraphState(+edges, now.alone ^ {FIRST + choice.randrange(40)})
+        states.append(now)
+    return states
 
 
 class GraphX:
-    """Its algorithms, each on a graph whose edges were read from a file."""
+    """The algorithms of GraphX, each on a graph with edges from a file."""
 
     def __init__(self, spark):
         self._jvm = spark.sparkContext._jvm
@@ -125,19 +122,19 @@ class GraphX:
     def distances(self, graph):
         """From a landmark and a node to the number of edges on the way from node to landmark."""
         landmarks = self._jvm.PythonUtils.toSeq(LANDMARKS)
-        found = self._told(self._lib.ShortestPaths.run(graph, landmarks, self._int))
+        text = self._text(self._lib.ShortestPaths.run(graph, landmarks, self._int))
         return {
             (int(landmark), int(node)): int(distance)
-            for node, ways in re.findall(r"\((\d+),\w*Map\((.*?)\)\)", found)
+            for node, ways in re.findall(r"\((\d+),\w*Map\((.*?)\)\)", text)
             for landmark, distance in re.findall(r"(\d+) -> (\d+)", ways)
         }
 
     def _labels(self, graph):
-        found = re.findall(r"\((\d+),(\d+)\)", self._told(graph))
-        return {int(node): int(label) for node, label in found}
+        pairs = re.findall(r"\((\d+),(\d+)\)", self._text(graph))
+        return {int(node): int(label) for node, label in pairs}
 
-    def _told(self, graph):
-        """All vertices as one text: an object each would be a call each."""
+    def _text(self, graph):
+        """All vertices as one text, as each object would need a call of py4j."""
         return graph.vertices().toJavaRDD().collect().toString()
 
 
@@ -166,13 +163,13 @@ class Case:
 def case(request, spark, graphx, tmp_path_factory):
     history = request.param()
     folder = tmp_path_factory.mktemp("graphx")
-    found = []
+    loaded = []
     rows = {"edges": [], "alone": []}
-    before = Standing.of([])
+    before = GraphState.from_small_ids([])
     for at, now in enumerate(history):
         path = folder / f"{at}.txt"
         path.write_text("".join(f"{src} {dst}\n" for src, dst in now.edges.elements()))
-        found.append(graphx.read(path, now.alone))
+        loaded.append(graphx.read(path, now.alone))
         for part in ("edges", "alone"):
             change = Counter(getattr(now, part))
             change.subtract(Counter(getattr(before, part)))
@@ -182,24 +179,24 @@ def case(request, spark, graphx, tmp_path_factory):
         [(*edge, *when) for edge, *when in rows["edges"]], "src long, dst long, time int, diff int"
     )
     alone = spark.createDataFrame(rows["alone"], "node long, time int, diff int")
-    yield Case(found, DiffFrame(edges), DiffFrame(alone))
-    for graph in found:
+    yield Case(loaded, DiffFrame(edges), DiffFrame(alone))
+    for graph in loaded:
         graph.unpersist(True)
 
 
 def at_each_time(result, case):
     updates = [tuple(row) for row in result.to_df().collect()]
-    found, now = [], Counter()
+    snapshots, now = [], Counter()
     for at in range(len(case.graphs)):
         for *row, time, diff in updates:
             now[tuple(row)] += diff if time == at else 0
         assert min(now.values()) >= 0
-        found.append(sorted((+now).elements()))
-    return found
+        snapshots.append(sorted((+now).elements()))
+    return snapshots
 
 
 def check_labels(algorithm, case, result):
-    """The same nodes with the same labels at every time, and something has changed."""
+    """The nodes and their labels agree at every time, and each step changes some label."""
     expected = [algorithm(graph) for graph in case.graphs]
     assert all(a != b for a, b in zip(expected, expected[1:]))
     for at, (rows, labels) in enumerate(zip(at_each_time(result, case), expected)):
@@ -224,7 +221,7 @@ def test_triangles_of_each_node(graphx, case):
 
 def test_distances_and_what_is_reached(spark, graphx, case):
     landmarks = spark.createDataFrame([(node,) for node in LANDMARKS], "node long")
-    # GraphX asks how far it is to a landmark, so ways are turned around.
+    # GraphX computes distances to landmarks, so the edges are reversed here.
     turned = case.edges.toDF("dst", "src").withColumn("weight", F.lit(1))
     paths = graphs.shortest_paths(turned, landmarks, per_source=True)
     nearest = graphs.bfs(turned, landmarks)
@@ -233,7 +230,7 @@ def test_distances_and_what_is_reached(spark, graphx, case):
     assert all(a != b for a, b in zip(expected, expected[1:]))
     ours = zip(*(at_each_time(result, case) for result in (paths, nearest, reached)), expected)
     for at, (each, least, there, distances) in enumerate(ours):
-        # A landmark without an edge is 0 from itself; GraphX does not know it.
+        # A landmark without an edge has distance 0 to itself. GraphX omits it.
         distances |= {(node, node): 0 for node in LANDMARKS}
         assert each == sorted((*pair, distance) for pair, distance in distances.items()), at
         shortest = {}

@@ -1,6 +1,6 @@
 """Motifs against all assignments of nodes and edges to a pattern's names, tried one by one.
 
-    accumulate(find(updates, pattern), t) = the matches in the graph as it stands at t
+    accumulate(find(updates, pattern), t) = matches(accumulate(updates, t), pattern)
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ PATTERNS = [
 
 def terms_of(pattern: str) -> list[Term | str]:
     """The oracle's own reading of a pattern."""
-    found: list[Term | str] = []
+    terms: list[Term | str] = []
     for text in "".join(pattern.split()).split(";"):
         parts = text.strip("!").replace("<", "").replace(">", "").split("-")
         names = [part.strip("()[]") for part in parts]
         if len(names) == 1:
-            found.append(names[0])
+            terms.append(names[0])
         else:
             first, edge, last = names[::-1] if "<" in text else names
-            found.append((text.startswith("!"), first, edge, last))
-    return found
+            terms.append((text.startswith("!"), first, edge, last))
+    return terms
 
 
 def names_of(pattern: str) -> tuple[list[str], list[str]]:
-    """All names as they come, and those of edges."""
-    every: list[str] = []
+    """All names in order, and the names of edges."""
+    names: list[str] = []
     named: list[str] = []
     for text in "".join(pattern.split()).split(";"):
         for part in text.strip("!").replace("<", "").replace(">", "").split("-"):
             name = part.strip("()[]")
-            if name and name not in every:
-                every.append(name)
+            if name and name not in names:
+                names.append(name)
             if name and part.startswith("["):
                 named.append(name)
-    return every, named
+    return names, named
 
 
 def matches(pattern: str, edges: Counter[Edge], nodes: dict[int, str | None]) -> Counter[Any]:
     terms = terms_of(pattern)
-    every, named = names_of(pattern)
+    names, named = names_of(pattern)
     wanted = [term for term in terms if isinstance(term, tuple) and not term[0]]
     unwanted = [term for term in terms if isinstance(term, tuple) and term[0]]
     ways = {(src, dst) for src, dst, _ in edges}
@@ -79,40 +79,40 @@ def matches(pattern: str, edges: Counter[Edge], nodes: dict[int, str | None]) ->
             yield known
             return
         _, first, edge, last = rest[0]
-        for one in edges.elements():
+        for row in edges.elements():
             more = dict(known)
             if all(more.setdefault(name, end) == end
-                   for name, end in ((first, one[0]), (last, one[1])) if name):
+                   for name, end in ((first, row[0]), (last, row[1])) if name):
                 if edge:
-                    more[edge] = one
+                    more[edge] = row
                 yield from bound(more, rest[1:])
 
-    found: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     for known in bound({}, wanted):
-        free = [name for name in every if name not in known and name not in named]
+        free = [name for name in names if name not in known and name not in named]
         for values in itertools.product(nodes, repeat=len(free)):
             here = {**known, **dict(zip(free, values))}
             if not any(
                 here.get(first, src) == src and here.get(last, dst) == dst
                 for _, first, _, last in unwanted for src, dst in ways
             ):
-                found[tuple(
+                counts[tuple(
                     here[name] if name in named else (here[name], nodes[here[name]])
-                    for name in every
+                    for name in names
                 )] += 1
-    return found
+    return counts
 
 
 def plain(row: Any) -> Any:
-    return tuple(tuple(one.values()) if isinstance(one, dict) else tuple(one) for one in row)
+    return tuple(tuple(x.values()) if isinstance(x, dict) else tuple(x) for x in row)
 
 
 def history(seed: int) -> list[tuple[Counter[Edge], dict[int, str]]]:
-    """Edges and vertices with attributes, some of them late, some of them gone again."""
+    """Random changes of edges and of vertices with attributes."""
     choice = random.Random(seed)
     edges: Counter[Edge] = Counter()
     vertices: dict[int, str] = {}
-    found = []
+    states = []
     for _ in range(4):
         for edge in choice.sample(sorted(edges.elements()), edges.total() // 3):
             edges[edge] -= 1
@@ -123,8 +123,8 @@ def history(seed: int) -> list[tuple[Counter[Edge], dict[int, str]]]:
             for node in range(6) if choice.random() < 0.7
         }
         edges = +edges
-        found.append((Counter(edges), dict(vertices)))
-    return found
+        states.append((Counter(edges), dict(vertices)))
+    return states
 
 
 def known(edges: Counter[Edge], vertices: dict[int, str]) -> dict[int, str | None]:
@@ -133,7 +133,7 @@ def known(edges: Counter[Edge], vertices: dict[int, str]) -> dict[int, str | Non
 
 
 def at_random(choice: random.Random) -> str:
-    """A pattern of few terms, the first of them not negated, so that there is not too much."""
+    """A pattern of few terms. The first one is not negated, which bounds the matches."""
     terms = []
     for number in range(choice.randint(1, 3)):
         while True:
@@ -148,24 +148,24 @@ def at_random(choice: random.Random) -> str:
 
 @pytest.mark.parametrize("part", range(4))
 def test_matches_of_a_history_step_by_step(spark, part):
-    """Under names of columns in another case, with vertices that edges do not have."""
+    """With columns in another case, and with vertices without edges."""
     choice = random.Random(part)
     patterns = [*PATTERNS[part::4], *(at_random(choice) for _ in range(3))]
     there = history(part)
     results: list[Counter[Any]] = [Counter() for _ in patterns]
 
-    def follower(found: Counter[Any]) -> Any:
+    def follower(counts: Counter[Any]) -> Any:
         def follow(updates: pa.Table) -> None:
             for *row, _, diff in zip(*(column.to_pylist() for column in updates.columns)):
-                found[plain(row)] += diff
+                counts[plain(row)] += diff
         return follow
 
     with Dataflow(spark, runner="local") as flow:
         edges, edges_in = flow.input("edges", "SRC long, Dst long, kind string")
         vertices, vertices_in = flow.input("vertices", "kind string, ID long")
         graph = SimpleNamespace(edges=edges, vertices=vertices)
-        for pattern, found in zip(patterns, results):
-            graphs.find(graph, pattern).inspect(follower(found), by_table=True)
+        for pattern, counts in zip(patterns, results):
+            graphs.find(graph, pattern).inspect(follower(counts), by_table=True)
         before: tuple[Any, Any] = Counter(), Counter()
         for at, (there_edges, there_vertices) in enumerate(there):
             now = there_edges, Counter((kind, node) for node, kind in there_vertices.items())
@@ -178,13 +178,13 @@ def test_matches_of_a_history_step_by_step(spark, part):
                 continue  # steps of several times
             flow.advance_to(at + 1)
             nodes = known(there_edges, there_vertices)
-            for pattern, found in zip(patterns, results):
+            for pattern, counts in zip(patterns, results):
                 expected = matches(pattern, there_edges, nodes)
-                assert Counter({row: n for row, n in found.items() if n}) == expected, pattern
+                assert Counter({row: n for row, n in counts.items() if n}) == expected, pattern
 
 
 def test_at_every_time_of_a_history(spark):
-    """As a whole, with nodes beside edges alone."""
+    """All updates at once, with nodes next to edges."""
     there = history(9)
     rows: dict[str, list[Any]] = {"edges": [], "nodes": []}
     before: dict[str, Counter[Any]] = {"edges": Counter(), "nodes": Counter()}
@@ -198,8 +198,8 @@ def test_at_every_time_of_a_history(spark):
     edges_frame = spark.createDataFrame(
         rows["edges"], "src long, dst long, kind string, time int, diff int")
     nodes_frame = spark.createDataFrame(rows["nodes"], "node long, kind string, time int, diff int")
-    found = graphs.find(edges_frame, PATTERNS[4], nodes_frame)
-    updates = [tuple(row) for row in found.to_df().collect()]
+    result = graphs.find(edges_frame, PATTERNS[4], nodes_frame)
+    updates = [tuple(row) for row in result.to_df().collect()]
     for at, (edges, vertices) in enumerate(there):
         sums: Counter[Any] = Counter()
         for *row, time, diff in updates:
@@ -233,7 +233,7 @@ LONGER = {
 
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_paths_and_edges_without_a_direction_step_by_step(spark, runner):
-    """Edges go and come back in one step, and some of them are there twice."""
+    """Edges vanish and return in one step, and some edges exist twice."""
     states = history(11)[:3]
     edges_before: Counter[Any] = Counter()
     nodes_before: Counter[Any] = Counter()
@@ -242,7 +242,7 @@ def test_paths_and_edges_without_a_direction_step_by_step(spark, runner):
         vertices, vertices_in = flow.input("vertices", "id long, Name string")
         graph = SimpleNamespace(vertices=vertices, edges=edges)
         few = list(LONGER) if runner == "local" else ["(u)-[e*1..2]-(v)", "(a)<-[e]->(b)"]
-        kept = {
+        outputs = {
             pattern: graphs.find(graph, pattern).keep(f"m{number}")
             for number, pattern in enumerate(few)
         }
@@ -256,12 +256,12 @@ def test_paths_and_edges_without_a_direction_step_by_step(spark, runner):
             vertices_in.remove(list((nodes_before - people).elements()))
             edges_before, nodes_before = Counter(now), people
             flow.advance_to(step + 1)
-            for pattern, frame in kept.items():
+            for pattern, frame in outputs.items():
                 expected: Counter[Any] = Counter()
                 for part in LONGER[pattern]:
-                    every, _ = names_of(part)
+                    names, _ = names_of(part)
                     for row, times in matches(part, now, known(now, named)).items():
-                        here = dict(zip(every, row))
+                        here = dict(zip(names, row))
                         expected[tuple(here.get(name) for name in frame.columns)] += times
                 actual = Counter(
                     tuple(None if each is None else tuple(each) for each in row)
@@ -310,7 +310,7 @@ def test_drawn_paths_are_right_after_each_step_or_refused(spark, seed):
             if some is None:
                 with pytest.raises(SchemaError, match="between two pairs"):
                     graphs.find(edges, pattern)
-        kept = {
+        outputs = {
             pattern: graphs.find(edges, pattern).keep(f"m{number}")
             for number, pattern in enumerate(right)
         }
@@ -323,18 +323,18 @@ def test_drawn_paths_are_right_after_each_step_or_refused(spark, seed):
             now = now + Counter(coming) - Counter(going)
             flow.advance_to(step + 1)
             nodes = {node: None for edge in now for node in edge[:2]}
-            for pattern, frame in kept.items():
+            for pattern, frame in outputs.items():
                 names = [name for name in frame.columns if name in ("a", "b") or "e" in name]
                 actual = Counter(
                     tuple(None if each is None else tuple(each) for each in row)
                     for row in frame.at().select(*names).collect())
                 expected: Counter[Any] = Counter()
                 for branch in right[pattern]:
-                    every, named = names_of(branch)
+                    columns, named = names_of(branch)
                     for row, times in matches(branch, now, nodes).items():
                         here = {
                             name: value if name in named else value[:1]
-                            for name, value in zip(every, row)}
+                            for name, value in zip(columns, row)}
                         expected[tuple(here.get(name) for name in names)] += times
                 assert actual == expected, (pattern, step)
 
@@ -351,15 +351,15 @@ def test_the_columns_of_a_path(spark):
 def test_circles_of_three_are_networkxs(spark):
     graph = nx.gnp_random_graph(12, 0.3, seed=3, directed=True)
     edges = spark.createDataFrame(list(graph.edges), "src long, dst long")
-    found = graphs.find(edges, "(a)-[]->(b); (b)-[]->(c); (c)-[]->(a)").where(
+    result = graphs.find(edges, "(a)-[]->(b); (b)-[]->(c); (c)-[]->(a)").where(
         "a.id < b.id and a.id < c.id")
-    circles = {tuple(row.id for row in match) for match in found.at(0).collect()}
+    circles = {tuple(row.id for row in match) for match in result.at(0).collect()}
 
     def turned(circle: list[int]) -> tuple[int, ...]:
         first = circle.index(min(circle))
         return tuple(circle[first:] + circle[:first])
 
-    assert circles == {turned(one) for one in nx.simple_cycles(graph, 3) if len(one) == 3}
+    assert circles == {turned(circle) for circle in nx.simple_cycles(graph, 3) if len(circle) == 3}
 
 
 def test_columns(spark):
@@ -368,12 +368,12 @@ def test_columns(spark):
         "`from.city` string, km long, to string, `time` string, at int, n int",
     ), time="at", diff="n")
     names = {"src": "from.city", "dst": "to"}
-    found = graphs.find(roads, "(x)-[e]->(y)", ["z"], **names)
-    assert found.schema.simpleString() == (
+    result = graphs.find(roads, "(x)-[e]->(y)", ["z"], **names)
+    assert result.schema.simpleString() == (
         "struct<x:struct<id:string>,e:struct<src:string,dst:string,km:bigint,time:string>,"
         "y:struct<id:string>>"
     )
-    assert found.select("E.KM", F.col("e.dst")).at(0).collect() == [(3, "b")]
+    assert result.select("E.KM", F.col("e.dst")).at(0).collect() == [(3, "b")]
     alone = graphs.find(roads, "(x)", ["z"], **names).select("x.id").at(0).collect()
     assert sorted(row.id for row in alone) == ["a", "b", "z"]
 
@@ -418,9 +418,9 @@ WRONG = {
 def test_what_is_no_pattern_is_told_with_the_place(spark, pattern):
     edges = spark.createDataFrame([(1, 2)], "src long, dst long")
     at, why = WRONG[pattern]
-    with pytest.raises(SchemaError, match=rf"at character {at}, [\s\S]*{why}") as told:
+    with pytest.raises(SchemaError, match=rf"at character {at}, [\s\S]*{why}") as error:
         graphs.find(edges, pattern)
-    shown, caret = str(told.value).split("\n")[1:3]
+    shown, caret = str(error.value).split("\n")[1:3]
     assert caret.index("^") == at + 3 and len(shown) == len(pattern) + 4
 
 
