@@ -1,6 +1,6 @@
-"""Records and times of every type that has an order come back exactly as they went in.
+"""Inputs and outputs of each ordered type of records and times agree exactly.
 
-    at(t)  ==  the rows whose diffs up to t have a positive sum, as plain Spark groups them
+    at(t)  ==  the rows with a positive sum of diffs up to t, as plain Spark groups them
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pyspark_diff.spark.data_types import lack_common_type
 RUNNERS = ("local", "spark")
 UTC = datetime.timezone.utc
 
-#: In New York both are half past one on the first of November: summer time ends between them.
+#: In New York both are 01:30 on 1 November, as summer time ends between them.
 FOLD = [datetime.datetime(2026, 11, 1, hour, 30, tzinfo=UTC) for hour in (5, 6)]
 
 NAN, INF = math.nan, math.inf
 
-#: Values of each type, no two of them equal in Spark.
+#: Values of each type. No two values of a type are equal in Spark.
 VALUES = {
     "boolean": [True, False, None],
     "tinyint": [-128, 127, 0, -1, None],
@@ -51,7 +51,7 @@ VALUES = {
         for d in ("0.0000000001", "1.1000000000", "9" * 28 + "." + "9" * 10,
                   "-" + "9" * 28 + "." + "9" * 10, "18446744073709551616.0000000000")
     ] + [None],
-    # Twice an a with two dots that looks the same: as one character, and as two.
+    # The letter a with two dots: as one character, and as two.
     "string": ["", "a", "A", " a", "a ", "\xe4", "a\u0308", "\u65e5\u672c", "\U0001f600",
                "a\x00b", "x" * 500, None],
     "binary": [b"", b"\x00", b"\x00\x00", b"\xff\xfe", b"a", None],
@@ -60,7 +60,7 @@ VALUES = {
     "timestamp": [*FOLD, datetime.datetime(1900, 1, 1, tzinfo=UTC),
                   datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
                   datetime.datetime(2262, 4, 12, tzinfo=UTC), None],
-    # The second does not exist in New York, and the third does so twice.
+    # The second time does not exist in New York, and the third one exists twice.
     "timestamp_ntz": [datetime.datetime(*d) for d in (
         (1, 1, 1), (2026, 3, 8, 2, 30), (2026, 11, 1, 1, 30), (9999, 12, 31, 23, 59, 59, 999999)
     )] + [None],
@@ -82,8 +82,8 @@ VALUES = {
 
 
 def exact(value: object) -> object:
-    """A form in which values are equal only if they have the same type and the same bits, where
-    `-0.0` is `0.0` and every NaN is one."""
+    """A form that is equal only for the same type and bits. It identifies `-0.0` with `0.0`, and
+    all NaNs."""
     if isinstance(value, float):
         return ("float", "nan" if value != value else struct.pack("<d", value + 0.0))
     if isinstance(value, Row):
@@ -103,7 +103,7 @@ def rows_of(frame: DataFrame) -> Counter[object]:
 def rows_of_all(frames: Sequence[DataFrame]) -> list[Counter[object]]:
     """The rows of each frame with their multiplicities, read by one job of Spark.
 
-    They differ in nothing but the columns that count: a count, a time and a diff. Instants become
+    The frames may differ only in their columns of counts, times and diffs. Instants become
     numbers, as Python has no exact form of them.
     """
     whole = {}
@@ -117,23 +117,23 @@ def rows_of_all(frames: Sequence[DataFrame]) -> list[Counter[object]]:
             is_instant = kind == T.TimestampType()
             columns.append((F.unix_micros(column) if is_instant else column).alias(name))
         tagged.append(frame.select(*columns))
-    found: list[Counter[object]] = [Counter() for _ in frames]
+    counts: list[Counter[object]] = [Counter() for _ in frames]
     for row in reduce(DataFrame.union, tagged).collect():
-        found[row.from_][exact(row[1:])] += 1
-    return found
+        counts[row.from_][exact(row[1:])] += 1
+    return counts
 
 
 def kinds_of(frame: DataFrame) -> list[tuple[str, T.DataType]]:
     return [(field.name, field.dataType) for field in frame.schema]
 
 
-def assert_same(found: DataFrame, expected: DataFrame) -> None:
-    assert kinds_of(found) == kinds_of(expected)
-    assert rows_of(found) == rows_of(expected)
+def assert_same(actual: DataFrame, expected: DataFrame) -> None:
+    assert kinds_of(actual) == kinds_of(expected)
+    assert rows_of(actual) == rows_of(expected)
 
 
 def table(rows: list[tuple[object, ...]], schema: T.StructType) -> pa.Table:
-    """The rows as Arrow holds them, made without the library."""
+    """An Arrow table of the rows, built without the library."""
     kinds = [arrow(field.dataType) for field in schema]
     plain = [[as_dict(value) for value in column] for column in zip(*rows)]
     arrays = [pa.array(column, type=kind) for column, kind in zip(plain, kinds)]
@@ -162,7 +162,7 @@ def arrow(kind: T.DataType) -> pa.DataType:
 
 
 def history(records: list[tuple[object, ...]]) -> list[list[tuple[object, ...]]]:
-    """Updates of three times: all records come, change their numbers, and are gone again."""
+    """Updates of three times: they insert the records, change their multiplicities, remove all."""
     first = [i % 3 + 1 for i in range(len(records))]
     second = [2 * i % 4 for i in range(len(records))]
     return [
@@ -173,24 +173,24 @@ def history(records: list[tuple[object, ...]]) -> list[list[tuple[object, ...]]]
 
 
 def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) -> None:
-    """Run a history of these records through the operators; plain Spark says what comes out."""
+    """Compare the operators with plain Spark over a history of some records."""
     wide = T.StructType(
         [*schema, T.StructField("time", T.LongType()), T.StructField("diff", T.LongType())]
     )
     steps = history(records)
     # In one partition, so that Spark groups them without a shuffle.
-    every = spark.createDataFrame(
+    all_updates = spark.createDataFrame(
         table([row for step in steps for row in step], wide), wide
     ).coalesce(1)
     with Dataflow(spark, runner=runner, buckets=3, keep_history=True) as flow:
         rows, session = flow.input("rows", schema)
-        counts, kept = rows.count().keep(), rows.arrange_by_self()
+        counts, arranged = rows.count().keep(), rows.arrange_by_self()
         others = []
         if thorough:
             evaluated = rows.withColumn("w_", F.lit(1)).where("w_ > 0").drop("w_")
             mapped = rows.flat_map(lambda row: [row], schema)
             others = [rows.distinct().keep(), evaluated.distinct().keep(), mapped.distinct().keep()]
-        # Each step in another form: what came as Python's values goes as Spark's or Arrow's.
+        # Each step has another form: Spark and Arrow retract the records of Python.
         session.update(steps[0])
         session.advance_to(1)
         if thorough:
@@ -204,28 +204,28 @@ def check(spark, schema: T.StructType, records, runner: str, *, thorough: bool) 
         session.update(table(steps[2], wide))
         session.close()
         flow.step()
-        compare(every, counts, kept, others, records)
-        assert rows_of_all([kept.at(2), counts.at(2)]) == [{}, {}]
+        compare(all_updates, counts, arranged, others, records)
+        assert rows_of_all([arranged.at(2), counts.at(2)]) == [{}, {}]
 
 
-def compare(every: DataFrame, counts, kept, others, records) -> None:
+def compare(all_updates: DataFrame, counts, arranged, others, records) -> None:
     """The snapshots and the updates of collections with those of plain Spark."""
-    found, expected = [], []
-    keys = [quoted(name) for name in every.columns[:-2]]
+    actual, expected = [], []
+    keys = [quoted(name) for name in all_updates.columns[:-2]]
     for when in (0, 1):
-        standing = every.where(F.col("time") <= when).groupBy(*keys).agg(
+        snapshot = all_updates.where(F.col("time") <= when).groupBy(*keys).agg(
             F.sum("diff").alias("count")
         ).where("count > 0")
-        each = standing.withColumn("i", F.explode(F.sequence(F.lit(1), "count"))).select(*keys)
-        found += [counts.at(when), kept.at(when), *(other.at(when) for other in others)]
-        expected += [standing, each, *[standing.select(*keys)] * len(others)]
-    found.append(kept.to_df())
-    expected.append(every.where("diff != 0"))
-    assert list(map(kinds_of, found)) == list(map(kinds_of, expected))
-    read = rows_of_all([*found, *(other.to_df() for other in others)])
-    assert read[:len(found)] == rows_of_all(expected)
-    for updates in read[len(found):]:
-        # The count, where the record and its time come before it and its diff.
+        each = snapshot.withColumn("i", F.explode(F.sequence(F.lit(1), "count"))).select(*keys)
+        actual += [counts.at(when), arranged.at(when), *(other.at(when) for other in others)]
+        expected += [snapshot, each, *[snapshot.select(*keys)] * len(others)]
+    actual.append(arranged.to_df())
+    expected.append(all_updates.where("diff != 0"))
+    assert list(map(kinds_of, actual)) == list(map(kinds_of, expected))
+    read = rows_of_all([*actual, *(other.to_df() for other in others)])
+    assert read[:len(actual)] == rows_of_all(expected)
+    for updates in read[len(actual):]:
+        # The values of the record, an empty count, the time and the diff.
         net: Counter[object] = Counter()
         for row, number in updates.items():
             *record, _, _, diff = row[1:]
@@ -238,23 +238,22 @@ def quoted(name: str):
 
 
 def both(values: Sequence[str], in_spark: Sequence[str]) -> list[object]:
-    """Each value on the driver, and some of them in Spark as well; the others are slow tests."""
-    found: list[object] = [(value, "local") for value in values]
+    """Each value with both runners. On Spark, values not in `in_spark` are slow tests."""
+    cases: list[object] = [(value, "local") for value in values]
     for value in values:
         marks = [] if value in in_spark else [pytest.mark.slow]
-        found.append(pytest.param(value, "spark", marks=marks))
-    return found
+        cases.append(pytest.param(value, "spark", marks=marks))
+    return cases
 
 
-#: A type of each way in which kernels hold a column: these go alone through more operators, and all
-#: types do as columns of one record.
+#: A type for each column layout of the kernels. More operators receive these types alone.
 LAID_OUT = {
     "boolean", "bigint", "double", "decimal(38,10)", "string", "timestamp",
     "struct<a:int,b:struct<c:string,d:double>>", "array<array<double>>",
 }
 
 
-# In Spark all types go as columns of one record, and these alone.
+# The quick tests on Spark cover these types alone. A record with all types covers the others.
 @pytest.mark.parametrize(("kind", "runner"), both(VALUES, [
     "boolean", "double", "string", "timestamp", "struct<a:int,b:struct<c:string,d:double>>",
 ]))
@@ -278,16 +277,16 @@ def test_all_types_are_columns_of_one_record(spark, runner):
 )
 def test_a_null_in_one_column_is_not_one_in_another(spark, columns, runner):
     schema = T.StructType.fromDDL(columns)
-    zero, one = (0, 1) if "bigint" in columns else ("", "a")
-    values = (None, zero, one)
+    zero, other = (0, 1) if "bigint" in columns else ("", "a")
+    values = (None, zero, other)
     check(spark, schema, [(a, b) for a in values for b in values], runner, thorough=False)
 
 
-# Floats that are equal, and differ in bits.
+# Equal floats with different bits.
 
 
 def nans(kind: str) -> list[np.floating]:
-    """Not-a-numbers with different bits: quiet, with a payload, negative."""
+    """NaNs with different bits: quiet, with a payload, negative."""
     if kind == "float":
         return list(np.array([0x7FC00000, 0x7FC00123, 0xFFC00000], np.uint32).view(np.float32))
     bits = [0x7FF8000000000000, 0x7FF8000000000123, 0xFFF8000000000000]
@@ -310,29 +309,29 @@ def test_equal_floats_cancel(spark, type_, runner):
         "array": pa.ListArray.from_arrays(offsets, floats),
         "struct": pa.StructArray.from_arrays([floats], ["x"]),
     }.get(type_.split("<")[0], floats)
-    given = pa.table({"v": column})
+    data = pa.table({"v": column})
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, session = flow.input("rows", schema)
         counts, kinds = rows.count().keep(), rows.distinct().keep()
-        session.insert(given)
+        session.insert(data)
         session.advance_to(1)
         session.flush()
         flow.step()
-        plain = spark.createDataFrame(given, schema).groupBy("v").count()
-        found, expected = [counts.at(0), kinds.at(0)], [plain, plain.select("v")]
-        assert list(map(kinds_of, found)) == list(map(kinds_of, expected))
-        read = rows_of_all([*found, *expected])
+        plain = spark.createDataFrame(data, schema).groupBy("v").count()
+        actual, expected = [counts.at(0), kinds.at(0)], [plain, plain.select("v")]
+        assert list(map(kinds_of, actual)) == list(map(kinds_of, expected))
+        read = rows_of_all([*actual, *expected])
         assert read[:2] == read[2:]
         assert sorted(row[2] for row in read[0]) == [("int", 2), ("int", 3)]
-        # Of each kind one goes by other bits than it came with.
-        session.remove(spark.createDataFrame(given.take([1, 2, 3]), schema).repartition(1))
-        session.remove(given.take([4]))
+        # A removal of each kind has other bits than the insertion.
+        session.remove(spark.createDataFrame(data.take([1, 2, 3]), schema).repartition(1))
+        session.remove(data.take([4]))
         session.advance_to(2)
         session.flush()
         flow.step()
-        left = spark.createDataFrame(given.take([0]), schema)
+        left = spark.createDataFrame(data.take([0]), schema)
         assert_same(counts.at(1), left.withColumn("count", F.lit(1).cast("long")))
-        session.remove(given.take([2]))
+        session.remove(data.take([2]))
         session.advance_to(3)
         session.flush()
         flow.step()
@@ -344,7 +343,7 @@ def test_equal_floats_cancel(spark, type_, runner):
 
 @pytest.fixture
 def new_york(monkeypatch):
-    """This process lives in New York."""
+    """Sets the time zone of this process to New York."""
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     yield
@@ -374,11 +373,11 @@ def fold_stays_two_keys(session, runner: str) -> None:
         feed.advance_to(1)
         feed.flush()
         flow.step()
-        seen = evaluated.at(0).select(F.unix_micros("v"), "count", F.hour("v")).collect()
-        assert sorted(row[:2] for row in seen) == [(n, 5) for n in micros(FOLD)]
-        hours = sorted(row[2] for row in seen)
-        seen = mapped.at(0).select(F.unix_micros("v"), F.unix_micros(F.col("w")[0]), "count")
-        assert sorted(map(tuple, seen.collect())) == [(n, n, 5) for n in micros(FOLD)]
+        actual = evaluated.at(0).select(F.unix_micros("v"), "count", F.hour("v")).collect()
+        assert sorted(row[:2] for row in actual) == [(n, 5) for n in micros(FOLD)]
+        hours = sorted(row[2] for row in actual)
+        actual = mapped.at(0).select(F.unix_micros("v"), F.unix_micros(F.col("w")[0]), "count")
+        assert sorted(map(tuple, actual.collect())) == [(n, n, 5) for n in micros(FOLD)]
         zone = session.conf.get("spark.sql.session.timeZone")
         assert hours == ([1, 1] if zone == "America/New_York" else [5, 6])
         feed.remove(frame)
@@ -405,7 +404,7 @@ def test_instants_of_a_fold_stay_two_keys_where_the_process_has_it(another, new_
 
 
 def test_naive_datetimes_are_local_time(spark, new_york):
-    """As everywhere in PySpark, nested ones as well."""
+    """As everywhere in PySpark, also in nested values."""
     naive = datetime.datetime(2026, 11, 1, 1, 30)
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", "v timestamp, w struct<x:timestamp>, z timestamp_ntz")
@@ -415,8 +414,8 @@ def test_naive_datetimes_are_local_time(spark, new_york):
         session.advance_to(1)
         session.flush()
         flow.step()
-        seen = rows.at(0).select(F.unix_micros("v"), F.unix_micros("w.x"), "z").collect()
-    assert sorted(map(tuple, seen)) == [(n, n, naive) for n in micros(FOLD)]
+        actual = rows.at(0).select(F.unix_micros("v"), F.unix_micros("w.x"), "z").collect()
+    assert sorted(map(tuple, actual)) == [(n, n, naive) for n in micros(FOLD)]
 
 
 # Logical times.
@@ -447,16 +446,16 @@ def test_every_type_of_time(spark, kind, runner):
     whole = DiffFrame(frame.repartition(1)).count()
     assert whole.to_df().schema["time"].dataType == schema["time"].dataType
 
-    def standing(collection, *times):
-        """What stands at each time, and with it all updates, read by one job."""
-        *found, updates = rows_of_all([*(collection.at(t) for t in times), collection.to_df()])
-        for at in found:
+    def snapshots(collection, *times):
+        """The snapshots at some times and all updates, read by one job."""
+        *actual, updates = rows_of_all([*(collection.at(t) for t in times), collection.to_df()])
+        for at in actual:
             assert set(at.values()) == {1}
-        return [sorted((n[1], count[1]) for _, n, count, *_ in at) for at in found], updates
+        return [sorted((n[1], count[1]) for _, n, count, *_ in at) for at in actual], updates
 
     expected = [[(1, 2), (2, 1)], [(1, 1), (2, 1)], [(1, 1), (3, 1)]]
-    found, changes = standing(whole, first, second, last, None)
-    assert found == [*expected, expected[2]]
+    actual, changes = snapshots(whole, first, second, last, None)
+    assert actual == [*expected, expected[2]]
     for form in ("rows", "arrow", "pandas", "frame") if runner == "local" else ("frame",):
         with Dataflow(
             spark, time_type=kind, runner=runner, buckets=2, keep_history=True
@@ -465,7 +464,7 @@ def test_every_type_of_time(spark, kind, runner):
             counts, probe = rows.count().keep(), rows.probe()
             shown = rows.transform(lambda df: df.where("diff != 0")).arrange_by_self()
             columns = [list(column) for column in zip(*updates)]
-            given = {
+            data = {
                 "rows": updates[:3],
                 "arrow": table(updates[:3], schema),
                 "pandas": pd.DataFrame(
@@ -473,7 +472,7 @@ def test_every_type_of_time(spark, kind, runner):
                 ),
                 "frame": frame.limit(3).repartition(1),
             }[form]
-            session.update(given)
+            session.update(data)
             assert session.time() == back(first, kind)
             session.advance_to(second)
             session.advance_to(session.time())
@@ -483,20 +482,20 @@ def test_every_type_of_time(spark, kind, runner):
             now = sorted(map(tuple, counts.at(first).collect()))
             assert now == expected[0]
             session.advance_to(last)
-            # The session gives these their time; one of the two forms is only known to Spark.
+            # The session sets the time of both records. Spark alone can read the first form.
             session.insert(spark.createDataFrame([(3,)], "n long").repartition(1))
             session.remove([(2,)])
             session.close()
             flow.step()
             assert kinds_of(counts.to_df()) == kinds_of(whole.to_df())
-            assert standing(counts, first, second, last) == (expected, changes)
+            assert snapshots(counts, first, second, last) == (expected, changes)
             assert_df_equality(
                 shown.to_df(), frame, ignore_row_order=True, ignore_nullable=True
             )
 
 
 def back(value: object, kind: str) -> object:
-    """A time as it is handed out: instants in local time, as by Spark."""
+    """The form of a time in the interface: instants are in local time, as in Spark."""
     if kind != "timestamp":
         return value
     return value.astimezone().replace(tzinfo=None)
@@ -518,13 +517,13 @@ def test_times_of_a_fold_stay_two(spark, new_york):
         flow.step()
         assert [row.n for row in rows.at(early).collect()] == [1]
         assert sorted(row.n for row in rows.at(late).collect()) == [1, 2]
-        seen = rows.to_df().select("n", F.unix_micros("time")).collect()
-        assert sorted(map(tuple, seen)) == [(i + 1, n) for i, n in enumerate(micros(FOLD))]
+        actual = rows.to_df().select("n", F.unix_micros("time")).collect()
+        assert sorted(map(tuple, actual)) == [(i + 1, n) for i, n in enumerate(micros(FOLD))]
 
 
-# What inspect shows.
+# The output of inspect.
 
-#: Values that have no equality, and so are no keys, but can be shown.
+#: Also values without equality: they are no keys, but inspect shows them.
 SHOWN = {
     **VALUES,
     "map<string,struct<a:int,t:timestamp>>": [
@@ -538,11 +537,11 @@ SHOWN = {
 }
 
 
-def told(value: object) -> str:
-    """Text that tells types, zones and folds apart, where NaN is equal to itself."""
-    # The same number may come from Spark with more zeros than its type has.
+def exact_text(value: object) -> str:
+    """A text that differs by type, zone and fold. All NaNs have the same text."""
+    # Spark may return a number with more zeros than its type has.
     text = repr(("decimal", value.as_integer_ratio()) if isinstance(value, Decimal) else value)
-    # What a client of Connect collects has no fold.
+    # Instants that a client of Connect collects have no fold.
     return text.replace(", fold=1", "") if connect_server.WANTED else text
 
 
@@ -550,7 +549,7 @@ def told(value: object) -> str:
 def test_inspect_shows_what_collect_gives(spark, new_york, runner):
     schema = T.StructType.fromDDL(", ".join(f"c{i} {kind}" for i, kind in enumerate(SHOWN)))
     most = max(map(len, SHOWN.values()))
-    # Local Python values: an aware datetime is an instant for us, and for Spark.
+    # Python values. An aware datetime is an instant here and in Spark.
     records = [tuple(values[i % len(values)] for values in SHOWN.values()) for i in range(most)]
     shown: list[tuple[object, ...]] = []
     with Dataflow(spark, runner=runner, buckets=2) as flow:
@@ -560,15 +559,15 @@ def test_inspect_shows_what_collect_gives(spark, new_york, runner):
         session.close()
         flow.step()
     frame = spark.createDataFrame(records, schema)
-    # A client of Connect can collect no TIME, which has only one form in Python.
+    # A client of Connect cannot collect TIME. That type has only one form in Python.
     times = {name: [row[i] for row in records] for i, name in enumerate(schema.names)
              if isinstance(schema[name].dataType, T.TimeType)}
     expected = frame.drop(*times).collect()
     assert times and all(type(record) is Row for record, _, _ in shown)
     for name in schema.names:
-        seen = sorted(told(record[name]) for record, _, _ in shown)
+        actual = sorted(exact_text(record[name]) for record, _, _ in shown)
         values = times.get(name) or [record[name] for record in expected]
-        assert seen == sorted(map(told, values))
+        assert actual == sorted(map(exact_text, values))
 
 
 @pytest.mark.parametrize("kind", TIMES)
@@ -577,18 +576,18 @@ def test_inspect_shows_times_as_all_else_does(spark, new_york, kind):
     shown: list[tuple[object, ...]] = []
     with Dataflow(spark, time_type=kind, runner="local", keep_history=True) as flow:
         rows, session = flow.input("rows", "n bigint", start=first)
-        kept = rows.arrange_by_self()
+        arranged = rows.arrange_by_self()
         rows.inspect(lambda *update: shown.append(update))
-        told = []
+        times = []
         for n, moment in enumerate((first, second, last)):
             session.advance_to(moment)
-            told.append(session.time())
+            times.append(session.time())
             session.insert([(n,)])
         session.close()
         flow.step()
-        expected = [(row.time, row.diff) for row in kept.to_df().orderBy("n").collect()]
+        expected = [(row.time, row.diff) for row in arranged.to_df().orderBy("n").collect()]
     assert [repr(update[1:]) for update in sorted(shown)] == [repr(update) for update in expected]
-    assert [update[1] for update in sorted(shown)] == told
+    assert [update[1] for update in sorted(shown)] == times
 
 
 def test_inspect_calls_columns_as_the_user_does(spark):
@@ -608,8 +607,8 @@ def test_inspect_calls_columns_as_the_user_does(spark):
 
 
 def test_wide_rows_cost_by_their_columns(spark, monkeypatch):
-    """A struct goes through all its fields for each name, and Spark plans each frame as a whole."""
-    sought, made = [], []
+    """A look-up by name scans all fields of a struct, and Spark plans each frame as a whole."""
+    sought, created = [], []
     find, make = T.StructType.__getitem__, type(spark).createDataFrame
 
     def seek(struct, name):
@@ -617,7 +616,7 @@ def test_wide_rows_cost_by_their_columns(spark, monkeypatch):
         return find(struct, name)
 
     def create(session, *arguments, **options):
-        made.append(arguments)
+        created.append(arguments)
         return make(session, *arguments, **options)
 
     names = [f"c{i}" for i in range(300)]
@@ -626,41 +625,41 @@ def test_wide_rows_cost_by_their_columns(spark, monkeypatch):
         rows, session = flow.input("rows", ", ".join(f"{name} long" for name in names))
         monkeypatch.setattr(T.StructType, "__getitem__", seek)
         monkeypatch.setattr(type(spark), "createDataFrame", create)
-        found = rows.select(*reversed(names)).distinct().keep()
+        selected = rows.select(*reversed(names)).distinct().keep()
         session.insert([row, dict(zip(names, row))])
         session.close()
         flow.step()
-        # What Spark itself seeks, to try the selection on an empty frame, is its own business.
-        made.clear()
-        seen = found.at()
-        assert len(made) == 1
+        # Ignore the frame on which Spark tries the selection.
+        created.clear()
+        snapshot = selected.at()
+        assert len(created) == 1
         monkeypatch.undo()
-        assert seen.collect() == [row[::-1]]
+        assert snapshot.collect() == [row[::-1]]
     assert len(sought) < len(names)
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_types_apart_have_none_in_common(another, ansi):
-    """Asked of Spark for each pair: what is refused without asking, it refuses."""
+    """For each pair without a common type, Spark refuses the union, too."""
     another.conf.set("spark.sql.ansi.enabled", ansi)
     kinds = ["boolean", "int", "double", "decimal(20, 2)", "date", "timestamp", "timestamp_ntz",
              "string", "binary", "array<int>", "map<int, int>", "struct<a: int>", "void",
              "interval day to second", "interval year to month"]
     frames = [another.sql(f"SELECT CAST(NULL AS {kind}) AS x") for kind in kinds]
-    found = 0
-    for one in frames:
+    refused = 0
+    for frame in frames:
         for other in frames:
-            if lack_common_type(one.schema["x"].dataType, other.schema["x"].dataType):
-                found += 1
+            if lack_common_type(frame.schema["x"].dataType, other.schema["x"].dataType):
+                refused += 1
                 with pytest.raises(AnalysisException):
-                    one.union(other).schema
-    assert found > 60
+                    frame.union(other).schema
+    assert refused > 60
 
 
 # Each type in each operator.
 
-#: Values of each type as SQL has them, some of them equal. Maps with doubles have no nulls, as
-#: Spark 4.2 groups a null value of a map as zero.
+#: Values of each type as SQL text. Some are equal. Maps with doubles have no nulls, as Spark 4.2
+#: groups a null value of a map as zero.
 LITERALS = {
     "boolean": ["true", "false"],
     "tinyint": ["-128Y", "127Y"],
@@ -712,9 +711,9 @@ LITERALS = {
     ],
     "geography(4326)": ["st_geogfromwkb(X'0101000000000000000000F03F0000000000000040')"],
 }
-#: Types that are values and no keys.
+#: Types of values that cannot be keys.
 CARRIED = ("variant", "collate", "geometry", "geography")
-#: Types that no row can bring.
+#: Types that no row can have.
 FORMLESS = {
     "interval year to month": "make_ym_interval(1, 2)", "interval month": "make_ym_interval(0, 2)",
     "interval": "make_interval(1, 2, 3)",
@@ -729,7 +728,7 @@ def by_value(rows):
     return rows.select("v", F.col("n").alias("m")).where("m % 10 > 1")
 
 
-#: Operators that carry a value, and are PySpark's own.
+#: Operators of PySpark that carry a value.
 CARRY = {
     "select": lambda d: d.select("v", "n"),
     "computed": lambda d: d.select(F.struct("v", "n").alias("s"), F.col("v").isNull().alias("b")),
@@ -748,7 +747,7 @@ CARRY = {
     ).select("l.v", "r.w", "r.m"),
     "lag": lambda d: d.withColumn("x", F.lag("v").over(Window.partitionBy("k").orderBy("n"))),
 }
-#: The operators that compare the column. They refuse a type that is only carried.
+#: The operators that compare the column. They refuse the types of `CARRIED`.
 COMPARE = {
     "distinct": lambda d: d.distinct(),
     "groupBy": lambda d: d.groupBy("v").agg(F.sum("n").alias("s"), F.count("*").alias("c")),
@@ -787,7 +786,7 @@ OWN = {
 
 
 def plain_value(value):
-    """A form in which equal values are equal: maps by their entries, and zeros without a sign."""
+    """A form that is the same for equal values: sorted maps, and zeros without a sign."""
     if isinstance(value, dict):
         return ("map", *sorted(repr((plain_value(k), plain_value(v))) for k, v in value.items()))
     if isinstance(value, (list, tuple)):
@@ -797,7 +796,7 @@ def plain_value(value):
 
 
 def as_texts(frame, *, any_order=False):
-    """The rows of a frame as texts; without the order of the elements of lists if that is open."""
+    """The rows of a frame as texts. `any_order` ignores the order of the elements of lists."""
     rows = [plain_value(list(row)) for row in frame.collect()]
     if any_order:
         rows = [tuple(sorted(map(repr, part)) if isinstance(part, tuple) else part
@@ -816,13 +815,13 @@ def each_type_in_each_operator(spark, kind, runner, operators):
     carried = any(part in kind for part in CARRIED)
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         rows, feed = flow.input("rows", whole.schema)
-        kept = {}
+        outputs = {}
         for name in operators:
             ours, plain = OWN[name] if name in OWN else ({**CARRY, **COMPARE}[name],) * 2
             try:
-                kept[name] = ours(rows).keep(), plain
+                outputs[name] = ours(rows).keep(), plain
             except (UnsupportedTypeError, AnalysisException):
-                # Refused where it is written: as by Spark, or since it is only carried.
+                # Refused with the program, either as by Spark or as a carried type.
                 assert name in COMPARE
                 if not carried:
                     with pytest.raises(AnalysisException):
@@ -830,7 +829,7 @@ def each_type_in_each_operator(spark, kind, runner, operators):
         feed.insert(whole)
         flow.advance_to(1)
         for when, left in enumerate((whole, whole.where(f"NOT ({gone})")), 1):
-            for name, (output, plain) in kept.items():
+            for name, (output, plain) in outputs.items():
                 try:
                     expected = plain(left)
                 except AnalysisException:
@@ -839,17 +838,17 @@ def each_type_in_each_operator(spark, kind, runner, operators):
                 if (kind, name) == ("void", "null-safe"):
                     continue  # Spark's join has no pairs, although NULL <=> NULL is true
                 lists = name == "collect_list"
-                found = as_texts(output.at(), any_order=lists)
-                assert found == as_texts(expected, any_order=lists), (name, when)
+                actual = as_texts(output.at(), any_order=lists)
+                assert actual == as_texts(expected, any_order=lists), (name, when)
             if when == 1:
                 feed.remove(whole.where(gone))
                 flow.advance_to(2)
         feed.remove(whole.where(f"NOT ({gone})"))
         flow.advance_to(3)
-        assert [name for name, (output, _) in kept.items() if output.at().count()] == []
+        assert [name for name, (output, _) in outputs.items() if output.at().count()] == []
 
 
-#: A few of each way in which a type is treated, each in some operators.
+#: Some types for each way of treating a type, each with some operators.
 SOME = {
     "map<string,int>": ["groupBy"],
     "struct<v:variant,n:int>": ["residual", "groupBy"],
@@ -884,8 +883,8 @@ def test_dates_beside_variants_that_no_python_object_has(spark):
         return Counter(map(str, exact.collect()))
 
     with Dataflow(spark, runner="local", buckets=1) as flow:
-        given, session = flow.input("rows", rows.schema)
-        given.where("k > 0").keep("kept")
+        collection, session = flow.input("rows", rows.schema)
+        collection.where("k > 0").keep("kept")
         session.insert(rows)
         flow.advance_to(1)
         assert shown(flow["kept"].at()) == shown(rows.where("k > 0"))
@@ -894,11 +893,11 @@ def test_dates_beside_variants_that_no_python_object_has(spark):
 def test_types_without_a_form_are_refused_where_they_are_written(spark):
     with Dataflow(spark, runner="local") as flow:
         rows, _ = flow.input("rows", "k int")
-        for kind, made in FORMLESS.items():
+        for kind, text in FORMLESS.items():
             with pytest.raises(UnsupportedTypeError, match="'v'"):
                 flow.input(kind, f"k int, v {kind}")
             with pytest.raises(UnsupportedTypeError, match="'v'"):
-                rows.select("k", F.expr(made).alias("v")).keep()
+                rows.select("k", F.expr(text).alias("v")).keep()
         for kind in ("char(3)", "varchar(3)"):
             with pytest.raises(UnsupportedTypeError, match="'v'.*string"):
                 flow.input(kind, f"v {kind}")
