@@ -1,7 +1,6 @@
-"""Bad input is refused where it is made, and nothing of it is taken.
+"""The interface refuses bad input at once, and takes nothing of it.
 
-    each mistake  ⟹  one class of error, and a message that says what was wrong, what was there and
-                     what to do
+    each mistake  ⟹  one class of error, and a message with cause, finding and remedy
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ COLUMNS = "n long, time long, diff long"
 
 @contextmanager
 def refused(error: type[Exception], *parts: str) -> Iterator[None]:
-    """The block raises exactly this class, and the message has these parts."""
+    """Asserts that the block raises exactly this class with these parts in the message."""
     with pytest.raises(error) as caught:
         yield
     assert type(caught.value) is error
@@ -65,14 +64,14 @@ def flow(spark):
 
 
 def far(frame: DataFrame) -> DataFrame:
-    """The same rows, but not on the driver: Spark has to run to get them."""
+    """The same rows, not on the driver: a read needs a job of Spark."""
     frame = frame.repartition(1)
     assert not frame.isLocal()
     return frame
 
 
 def near(spark, rows, schema: str) -> DataFrame:
-    """A frame whose rows are on the driver already."""
+    """A frame with its rows on the driver."""
     struct = T.StructType.fromDDL(schema)
     columns = [list(values) for values in zip(*rows)]
     frame = spark.createDataFrame(pa.table(columns, names=struct.names), struct)
@@ -167,7 +166,7 @@ ONE = "n long"
 
 
 class Streamed:
-    """A table of another library, such as Polars or DuckDB, of which only its stream is known."""
+    """A table of another library, such as Polars or DuckDB. It has only an Arrow stream."""
 
     def __init__(self, table: pa.Table):
         self._table = table
@@ -177,7 +176,7 @@ class Streamed:
 
 
 def forms(spark, rows, columns: str) -> dict[str, object]:
-    """The same rows in each form that an input takes."""
+    """The same rows in each form that an input accepts."""
     names = T.StructType.fromDDL(columns).names
     table = pa.table([list(values) for values in zip(*rows)], names=names)
     return {
@@ -269,10 +268,10 @@ def test_time_only_goes_forward(flow):
 @pytest.mark.parametrize("wrong", ["1", 1.0, None, True, datetime.date(2026, 1, 1), 2**63])
 def test_a_time_of_another_type_is_refused(flow, wrong):
     collection, session = flow.input("rows", ONE)
-    kept, probe = collection.count().keep(), collection.probe()
+    counts, probe = collection.count().keep(), collection.probe()
     uses = [session.advance_to, probe.less_than, probe.less_equal]
     if wrong is not None:
-        uses += [lambda time: flow.input("other", ONE, start=time), kept.at]
+        uses += [lambda time: flow.input("other", ONE, start=time), counts.at]
     for use in uses:
         with refused(InvalidTimeError, repr(wrong), "bigint"):
             use(wrong)
@@ -341,23 +340,23 @@ TWO = "a long, b string"
 def test_records_that_do_not_fit_are_refused(flow, data, parts):
     collection, session = flow.input("rows", TWO)
     collection.keep()
-    for put in (session.insert, session.remove):
+    for change in (session.insert, session.remove):
         with refused(SchemaError, *parts):
-            put(data)
+            change(data)
     ran(flow, session)
     assert collection.at(0).collect() == []
 
 
 def test_frames_that_do_not_fit_are_refused(spark, flow):
     _, session = flow.input("rows", TWO)
-    one = spark.range(1)
+    frame = spark.range(1)
     a, b = F.col("id").alias("a"), F.lit("x").alias("b")
     with refused(SchemaError, "missing b", "unknown c", "given (a, c)", "expected (a, b)"):
-        session.insert(one.select(a, b.alias("c")))
+        session.insert(frame.select(a, b.alias("c")))
     with refused(SchemaError, "a is int, expected bigint", "b is date, expected string", "cast"):
-        session.insert(one.select(F.lit(1).alias("a"), F.lit("x").cast("date").alias("b")))
+        session.insert(frame.select(F.lit(1).alias("a"), F.lit("x").cast("date").alias("b")))
     with refused(SchemaError, "more than once a"):
-        session.insert(one.select(a, a, b))
+        session.insert(frame.select(a, a, b))
 
 
 def test_columns_of_tables_are_matched_by_name(spark, flow):
@@ -375,7 +374,7 @@ def test_columns_of_tables_are_matched_by_name(spark, flow):
 
 
 def test_what_other_libraries_call_a_text(flow):
-    """Views and dictionaries, and what a dict does not tell is null."""
+    """Views and dictionaries. A column that a dict lacks is null."""
     collection, session = flow.input("rows", "a string, b binary, c long")
     table = pa.table({
         "c": [1], "b": pa.array([b"x"], pa.binary_view()), "a": pa.array(["x"], pa.string_view()),
@@ -384,9 +383,9 @@ def test_what_other_libraries_call_a_text(flow):
     session.insert(pa.table({"a": pa.array(["x"]).dictionary_encode(), "b": [b"x"], "c": [1]}))
     session.insert(pd.DataFrame({"a": pd.Categorical(["x"]), "b": [b"x"], "c": [1]}))
     session.insert([{"a": "x"}, {}])
-    kept = collection.count().keep()
+    counts = collection.count().keep()
     ran(flow, session)
-    assert sorted(map(tuple, kept.at(0).collect()), key=str) == [
+    assert sorted(map(tuple, counts.at(0).collect()), key=str) == [
         ("x", None, None, 1), ("x", bytearray(b"x"), 1, 3), (None, None, None, 1),
     ]
 
@@ -601,7 +600,7 @@ def test_types_without_exact_equality_are_no_keys(spark, expression, parts):
     ):
         with refused(UnsupportedTypeError, "'v'", "drop it", *parts):
             use()
-    # They may pass through what needs no key.
+    # Operators without a key accept these types.
     if "interval" not in expression:
         left = whole.where("n > 1").concat(whole).drop("v")
         assert sorted(tuple(row) for row in left.count().at(0).collect()) == [(1, 1), (2, 2)]
@@ -613,8 +612,8 @@ def test_unusual_types_pass_through_linear_operators(spark, runner):
         rows, session = flow.input(
             "rows", "m map<string,int>, s string collate UTF8_LCASE, v variant, n long"
         )
-        kept = rows.where("m['a'] = 1 and s = 'X' and variant_get(v, '$.k', 'int') = 1").select("n")
-        kept.keep()
+        hits = rows.where("m['a'] = 1 and s = 'X' and variant_get(v, '$.k', 'int') = 1").select("n")
+        hits.keep()
         schema = "m map<string,int>, s string, j string, n long"
         frame = spark.createDataFrame(
             [({"a": 1}, "x", '{"k": 1}', 5), ({"a": 2}, "X", '{"k": 1}', 6),
@@ -626,7 +625,7 @@ def test_unusual_types_pass_through_linear_operators(spark, runner):
             "m", F.expr("s collate UTF8_LCASE").alias("s"), F.parse_json("j").alias("v"), "n"
         ))
         ran(flow, session)
-        assert [row.n for row in kept.at(0).collect()] == [5, 5]
+        assert [row.n for row in hits.at(0).collect()] == [5, 5]
 
 
 #: Programs that make a struct with two fields of one name.
@@ -655,7 +654,7 @@ def test_structs_with_a_name_twice_are_refused(spark):
     for make in TWICE:
         with refused(SchemaError, "two fields called 's'", "name of its own"):
             make(DiffFrame(frame))
-    # In another case it is another field, and within an expression there may be any.
+    # A name in another case is another field, and expressions may contain any fields.
     rows = DiffFrame(frame).where(F.struct("s", "s") == F.struct("s", "s"))
     rows = rows.select(F.struct("s", F.upper("s").alias("S")).alias("v"))
     assert rows.at(0).collect() == [Row(v=Row(s="a", S="A"))]
@@ -690,7 +689,7 @@ def test_sums_of_diffs_do_not_wrap(another, runner):
         for _ in range(2):
             with refused(DiffOverflowError, "64-bit", "diffs of the input"):
                 flow.step()
-        # The step is not taken by halves, so all is as it was.
+        # A failed step changes no output.
         assert sorted(tuple(r) for r in counts.at(0).collect()) == [(1, 2**63 - 1), (2, 1)]
         assert sorted(row.n for row in kinds.at(0).collect()) == [1, 2]
 
@@ -758,7 +757,7 @@ FLOW_CALLS = {
     "explain_sql": lambda f: f.explain_sql("SELECT 1"),
     "clock": lambda f: f.clock(1),
 }
-#: They make a program grow, and so are refused where the past is gone.
+#: Methods that keep state. A flow refuses them if it did not keep the history of the input.
 KEEPING = {
     "keep", "sink", "arrange_by_self", "arrange_by_key", "inspect", "assert_empty", "assert_eq",
 }
@@ -965,47 +964,47 @@ UNSTABLE = {
     "current_catalog": lambda: F.current_catalog(),
     "current_timezone": lambda: F.current_timezone(),
     "udf": lambda: F.udf(lambda: 1, "int").asNondeterministic()(),
-    # Spark takes it as deterministic, and draws a vector for each evaluation.
+    # Spark says that aes_encrypt is deterministic, but draws a vector for each evaluation.
     "aes_encrypt": lambda: F.aes_encrypt(F.lit("a"), F.lit("0123456789abcdef")),
 }
 
 
 @pytest.mark.parametrize("name", UNSTABLE)
 def test_expressions_that_change_are_refused(spark, flow, name):
-    made = UNSTABLE[name]().alias("z")
+    changing = UNSTABLE[name]().alias("z")
     frame = far(spark.createDataFrame([(1, 0, 1)], COLUMNS))
     whole = DiffFrame(frame)
     rows, session = flow.input("rows", "n long, z string")
-    told = () if name == "udf" else (name,)
+    parts = () if name == "udf" else (name,)
     for use in (
-        lambda: whole.select("n", made),
-        lambda: whole.where(made.isNotNull()),
-        lambda: whole.withColumn("z", made),
-        lambda: whole.transform(lambda df: df.withColumn("z", made)),
-        lambda: DiffFrame(frame.withColumn("z", made)),
-        lambda: DiffFrame(frame.where(made.isNotNull())),
-        lambda: DiffFrame(frame.where(made.isNotNull()).distinct().where("n > 0")),
-        lambda: session.insert(frame.select("n", made.cast("string").alias("z"))),
+        lambda: whole.select("n", changing),
+        lambda: whole.where(changing.isNotNull()),
+        lambda: whole.withColumn("z", changing),
+        lambda: whole.transform(lambda df: df.withColumn("z", changing)),
+        lambda: DiffFrame(frame.withColumn("z", changing)),
+        lambda: DiffFrame(frame.where(changing.isNotNull())),
+        lambda: DiffFrame(frame.where(changing.isNotNull()).distinct().where("n > 0")),
+        lambda: session.insert(frame.select("n", changing.cast("string").alias("z"))),
         lambda: session.update(
-            frame.select("n", made.cast("string").alias("z"), "time", "diff")
+            frame.select("n", changing.cast("string").alias("z"), "time", "diff")
         ),
-        lambda: whole.groupBy(made).count(),
-        lambda: whole.groupBy("n", made).agg(F.max("n")),
-        lambda: whole.agg(F.max(made.cast("string"))),
-        lambda: whole.groupBy("n").agg(F.min_by("n", made)),
-        lambda: whole.top_k(1, made.desc()),
-        lambda: whole.top_k(1, ["n", made], per="n"),
-        lambda: rows.dropDuplicates(["n"], order=["z", made]),
+        lambda: whole.groupBy(changing).count(),
+        lambda: whole.groupBy("n", changing).agg(F.max("n")),
+        lambda: whole.agg(F.max(changing.cast("string"))),
+        lambda: whole.groupBy("n").agg(F.min_by("n", changing)),
+        lambda: whole.top_k(1, changing.desc()),
+        lambda: whole.top_k(1, ["n", changing], per="n"),
+        lambda: rows.dropDuplicates(["n"], order=["z", changing]),
     ):
-        with refused(NonDeterministicError, "retracted", "Compute the value before", *told):
+        with refused(NonDeterministicError, "retracted", "Compute the value before", *parts):
             use()
     pair = whole.alias("l"), whole.alias("r")
     for how in ("inner", "left", "left_semi"):
-        # Spark has a word of its own for some of them.
+        # Spark itself refuses some conditions.
         with pytest.raises((NonDeterministicError, AnalysisException)):
-            pair[0].join(pair[1], F.col("l.n") == F.length(made.cast("string")), how)
+            pair[0].join(pair[1], F.col("l.n") == F.length(changing.cast("string")), how)
         with pytest.raises((NonDeterministicError, AnalysisException)):
-            pair[0].join(pair[1], (F.col("l.n") == F.col("r.n")) & made.isNotNull(), how)
+            pair[0].join(pair[1], (F.col("l.n") == F.col("r.n")) & changing.isNotNull(), how)
 
 
 @in_sql_text
@@ -1041,11 +1040,11 @@ def test_a_clock_is_found_in_a_wide_plan(spark):
 
 def test_what_only_looks_unstable_is_taken(spark):
     frame = spark.createDataFrame([(1, 0, 1)], "`rand(7)` long, time long, diff long")
-    found = DiffFrame(frame).withColumn("w", F.lit("now()")).where("w != 'uuid()'")
-    assert found.at(0).collect() == [Row(**{"rand(7)": 1, "w": "now()"})]
+    collection = DiffFrame(frame).withColumn("w", F.lit("now()")).where("w != 'uuid()'")
+    assert collection.at(0).collect() == [Row(**{"rand(7)": 1, "w": "now()"})]
     for more in ("'ECB'", "'GCM', 'DEFAULT', unhex('000000000000000000000000')"):
         text = f"hex(aes_encrypt('a', '0123456789abcdef', {more})) AS z"
-        assert len(found.selectExpr(text).at(0).collect()) == 1
+        assert len(collection.selectExpr(text).at(0).collect()) == 1
 
 
 def over() -> Window:
@@ -1139,10 +1138,10 @@ def test_only_collections_that_are_alike_are_added(spark, flow):
         (whole, spark.range(1), ("same columns", "a bigint, b string", "id bigint")),
         (whole, [(1, "x")], ("expected a DiffFrame", "list", "DiffFrame(df)")),
     ]
-    for one, two, parts in cases:
-        for add in (one.union, one.concat):
+    for left, right, parts in cases:
+        for add in (left.union, left.concat):
             with refused(SchemaError, *parts):
-                add(two)
+                add(right)
     assert rows.concat(swapped).columns == ["a", "b"]
 
 
@@ -1173,17 +1172,17 @@ def test_every_operator_can_be_written_after_the_first_step(flow):
 
 def test_only_complete_times_are_read(flow):
     rows, session = flow.input("rows", ONE)
-    kept = rows.count().keep()
+    counts = rows.count().keep()
     for time in (None, 0):
         with refused(NotReadableError, "not", "complete", "Advance"):
-            kept.at(time)
+            counts.at(time)
     session.insert([(1,)])
     ran(flow, session, 3)
     with refused(NotReadableError, "time 3 is not complete", "not including, 3", "Advance"):
-        kept.at(3)
+        counts.at(3)
     with refused(NotReadableError, "time 1 was compacted away", "from 2 on", "keep_history=True"):
-        kept.at(1)
-    assert kept.at(2).collect() == kept.at().collect() == [Row(n=1, count=1)]
+        counts.at(1)
+    assert counts.at(2).collect() == counts.at().collect() == [Row(n=1, count=1)]
 
 
 @pytest.mark.parametrize("kind", ["long", "date", "timestamp"])
@@ -1211,8 +1210,8 @@ def test_a_step_that_can_never_finish_says_so(flow):
     session.advance_to(4)
     session.flush()
     other.close()
-    told = ("input 'rows' at 4", "input 'others' complete", "Advance these")
-    with refused(StalledError, *told):
+    parts = ("input 'rows' at 4", "input 'others' complete", "Advance these")
+    with refused(StalledError, *parts):
         flow.step_while(lambda: probe.less_than(5))
     assert not probe.less_than(4)
 
@@ -1314,7 +1313,7 @@ CONF["none of them"] = {}
 
 
 def answer(session, runner: str) -> tuple[object, ...]:
-    """What a program with a bit of everything gives, in terms that no setting has a part in."""
+    """The outputs of a program with many operators, in forms that no setting changes."""
     moment = datetime.datetime(2026, 11, 1, 5, 30, tzinfo=datetime.timezone.utc)
     hour = datetime.timedelta(hours=1)
     schema = T.StructType([
@@ -1370,13 +1369,13 @@ def test_settings_of_a_session_change_no_answer(another, usual, name, runner):
     for key, value in CONF[name].items():
         another.conf.set(key, value)
     before = dict(another.conf.getAll)
-    found = answer(another, runner)
-    assert found == usual
-    assert any(found) and all(found)
+    actual = answer(another, runner)
+    assert actual == usual
+    assert any(actual) and all(actual)
     assert dict(another.conf.getAll) == before
 
 
-# Names and schemas that are none.
+# Wrong names and schemas.
 
 
 @pytest.mark.parametrize("name", [None, 5, "", " \n", b"edges", ["edges"]])
@@ -1416,6 +1415,6 @@ def test_a_file_that_cannot_be_read_is_told_in_a_few_words(spark, tmp_path):
     (tmp_path / "1.json").write_text('{"op": "c", "id": 1, "amount": "q"}\n')
     with Dataflow(spark) as flow:
         flow.source("orders", files(str(tmp_path), "id int, amount int", key="id")).keep()
-        with pytest.raises(SourceError, match="1.json.*'amount'.*Nothing of it was taken") as told:
+        with pytest.raises(SourceError, match="1.json.*'amount'.*Nothing of it was taken") as error:
             flow.catch_up()
-    assert len(str(told.value)) < 1000
+    assert len(str(error.value)) < 1000
