@@ -1,7 +1,7 @@
-"""What the library reads from columns is what PySpark makes of them.
+"""The library and PySpark parse columns in the same way.
 
-    names and types of parse_aggregates  ==  what groupBy().agg() adds
-    parse_condition taken together again  ==  the condition
+    names and types of parse_aggregates  ==  names and types of the columns of groupBy().agg()
+    conjunction of parse_condition       ==  the condition
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ CALLS = [
 
 
 def cases(listed):
-    """The numbers of cases, of which those that are SQL text are no columns for a client."""
+    """The numbers of cases. A client of Connect cannot parse cases of SQL text."""
     return [
         pytest.param(case, marks=in_sql_text) if is_text(make) else case
         for case, (make, *_) in enumerate(listed)
@@ -125,7 +125,7 @@ def test_arguments_can_be_used_again(template):
     ).schema
 
 
-#: An aggregate, the function it is, and whether it is distinct.
+#: An aggregate, its function, and whether it is distinct.
 AGGREGATES = [
     (lambda: F.count("*"), "count", False),
     (lambda: F.count("x"), "count", False),
@@ -189,40 +189,40 @@ def replaced(call, whole):
     ],
 )
 def test_calls_are_replaced(spark, make, expected):
-    found = shown([with_calls_replaced(make(), replaced)])[0]
-    assert expected in found and "sum(" not in found
+    text = shown([with_calls_replaced(make(), replaced)])[0]
+    assert expected in text and "sum(" not in text
 
 
-def same_as_spark(found, frame, n_keys):
+def same_as_spark(aggregates, frame, n_keys):
     fields = frame.schema.fields[n_keys:]
-    return [(a.name, a.type) for a in found] == [(f.name, f.dataType) for f in fields]
+    return [(a.name, a.type) for a in aggregates] == [(f.name, f.dataType) for f in fields]
 
 
 @pytest.mark.parametrize("case", cases(AGGREGATES))
 def test_aggregate(template, case):
     make, function, distinct = AGGREGATES[case]
-    found = parse_aggregates(template, ["k"], [make()])
-    assert [(a.function.name, a.distinct) for a in found] == [(function, distinct)]
-    assert same_as_spark(found, template.groupBy("k").agg(make()), 1)
+    aggregates = parse_aggregates(template, ["k"], [make()])
+    assert [(a.function.name, a.distinct) for a in aggregates] == [(function, distinct)]
+    assert same_as_spark(aggregates, template.groupBy("k").agg(make()), 1)
 
 
 @pytest.mark.parametrize("keys", [[], ["k"], ["k", (F.col, "x")]])
 def test_many_aggregates(template, keys):
     keys = [key[0](key[1]).alias("other") if isinstance(key, tuple) else key for key in keys]
-    some = [one for one in AGGREGATES if not (connect_server.WANTED and is_text(one[0]))]
-    made = [make() for make, _, _ in some]
-    found = parse_aggregates(template, keys, made)
-    assert [a.function.name for a in found] == [function for _, function, _ in some]
-    assert same_as_spark(found, template.groupBy(*keys).agg(*made), len(keys))
+    some = [case for case in AGGREGATES if not (connect_server.WANTED and is_text(case[0]))]
+    columns = [make() for make, _, _ in some]
+    aggregates = parse_aggregates(template, keys, columns)
+    assert [a.function.name for a in aggregates] == [function for _, function, _ in some]
+    assert same_as_spark(aggregates, template.groupBy(*keys).agg(*columns), len(keys))
 
 
 def test_keys_need_not_be_kept(spark, template):
     spark.conf.set("spark.sql.retainGroupColumns", False)
     try:
-        (found,) = parse_aggregates(template, ["k"], [F.sum("x")])
+        (aggregate,) = parse_aggregates(template, ["k"], [F.sum("x")])
     finally:
         spark.conf.unset("spark.sql.retainGroupColumns")
-    assert found.name == "sum(x)"
+    assert aggregate.name == "sum(x)"
 
 
 DICTS = [
@@ -236,21 +236,21 @@ DICTS = [
 
 @pytest.mark.parametrize("exprs", DICTS)
 def test_dict(template, exprs):
-    found = parse_aggregates(template, ["k"], exprs)
-    # These two names are none for a server.
+    aggregates = parse_aggregates(template, ["k"], exprs)
+    # A server of Connect does not know these two names.
     known = {"average": "avg", "size": "count"} if connect_server.WANTED else {}
     plain = {name: known.get(function, function) for name, function in exprs.items()}
-    assert same_as_spark(found, template.groupBy("k").agg(plain), 1)
+    assert same_as_spark(aggregates, template.groupBy("k").agg(plain), 1)
     again = parse_aggregates(template, ["k"], (exprs,))
-    assert [(a.function, a.name) for a in again] == [(a.function, a.name) for a in found]
+    assert [(a.function, a.name) for a in again] == [(a.function, a.name) for a in aggregates]
 
 
 def test_dict_has_functions_and_arguments(template):
     exprs = {"x": "average", "*": "count", "d": "stddev", "k": "size"}
-    found = {a.name: (a.function.name, shown(a.arguments)) for a in parse_aggregates(
+    actual = {a.name: (a.function.name, shown(a.arguments)) for a in parse_aggregates(
         template, [], exprs
     )}
-    assert found == {
+    assert actual == {
         "avg(x)": ("avg", ["x"]),
         "count(1)": ("count", []),
         "stddev(d)": ("stddev_samp", ["d"]),
@@ -258,7 +258,7 @@ def test_dict_has_functions_and_arguments(template):
     }
 
 
-#: An expression that agg refuses, and what the message says.
+#: An expression that agg refuses, and a part of the message.
 REFUSED = [
     (lambda: F.histogram_numeric("x", F.lit(3)), "order in which Spark reads .*aggregates are an"),
     (lambda: F.product("x"), "product.*not supported; the aggregates are any_value, approx_count"),
@@ -312,7 +312,7 @@ def test_arguments_are_deterministic(template, make):
     ],
 )
 def test_errors_of_spark_get_through(template, keys, make):
-    # Except for the number of arguments, which the library knows better.
+    # The library itself reports a wrong number of arguments.
     with pytest.raises((AnalysisException, SchemaError)) as error:
         parse_aggregates(template, keys, [make()])
     assert isinstance(error.value, AnalysisException) or "2 arguments" in str(error.value)
@@ -326,7 +326,7 @@ def r(name):
     return F.col(f"r.{name}")
 
 
-#: A condition, and what it falls into: pairs (left, right, null safe) and residual.
+#: A condition, its pairs (left, right, null safe), and its residual.
 CONDITIONS = [
     (lambda: l("id") == r("id"), [("l.id", "r.id", False)], []),
     (lambda: r("id") == l("id"), [("l.id", "r.id", False)], []),
@@ -366,14 +366,14 @@ CONDITIONS = [
 def test_condition(left, right, case):
     make, pairs, residual = CONDITIONS[case]
     on = make()
-    found = parse_condition(left, right, on)
-    assert list(zip(shown(found.left), shown(found.right), found.null_safe)) == pairs
-    assert len(found.residual) == len(residual)
-    assert all(part in text for part, text in zip(residual, shown(found.residual)))
-    # Each pair stands on its own side and has one type.
+    condition = parse_condition(left, right, on)
+    assert list(zip(shown(condition.left), shown(condition.right), condition.null_safe)) == pairs
+    assert len(condition.residual) == len(residual)
+    assert all(part in text for part, text in zip(residual, shown(condition.residual)))
+    # Each column of a pair resolves on its own side, and both have the same type.
     types = [
         [field.dataType for field in frame.select(*columns).schema] if columns else []
-        for frame, columns in ((left, found.left), (right, found.right))
+        for frame, columns in ((left, condition.left), (right, condition.right))
     ]
     assert types[0] == types[1]
 
@@ -390,13 +390,13 @@ def test_condition_finds_the_same_rows(spark):
         F.col("x").eqNullSafe(F.col("y")) & F.col("s").eqNullSafe(F.col("t")),
         F.try_to_number("s", F.lit("9")) == r("id"),
     ):
-        found = parse_condition(a.limit(0), b.limit(0), on)
+        condition = parse_condition(a.limit(0), b.limit(0), on)
         parts = [
             x.eqNullSafe(y) if null_safe else x == y
-            for x, y, null_safe in zip(found.left, found.right, found.null_safe)
+            for x, y, null_safe in zip(condition.left, condition.right, condition.null_safe)
         ]
-        again = a.join(b, reduce(and_, [*parts, *found.residual]))
-        assert found.left
+        again = a.join(b, reduce(and_, [*parts, *condition.residual]))
+        assert condition.left
         assert sorted(map(str, again.collect())) == sorted(map(str, a.join(b, on).collect()))
 
 
@@ -410,7 +410,7 @@ def test_types_of_a_pair_are_those_of_spark(spark, ansi):
     left_over = []
     try:
         for i, kind in enumerate(kinds):
-            # Each pair in both orders, with the one setting and with the other.
+            # Each pair in both orders: one with ANSI, and one without.
             for j, other in enumerate(kinds):
                 if (i < j) if ansi else (i > j):
                     continue
@@ -422,11 +422,11 @@ def test_types_of_a_pair_are_those_of_spark(spark, ansi):
                     with pytest.raises(AnalysisException):
                         parse_condition(a, b, on)
                     continue
-                found = parse_condition(a, b, on)
-                if found.residual:
+                condition = parse_condition(a, b, on)
+                if condition.residual:
                     left_over.append((kind, other))
                     continue
-                again = a.join(b, found.left[0] == found.right[0])
+                again = a.join(b, condition.left[0] == condition.right[0])
                 assert again.sameSemantics(spark_says)
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
@@ -436,8 +436,8 @@ def test_types_of_a_pair_are_those_of_spark(spark, ansi):
 def test_self_join(spark):
     a = spark.createDataFrame([], "id int, boss int").alias("a")
     b = spark.createDataFrame([], "id int, boss int").alias("b")
-    found = parse_condition(a, b, F.col("b.id") == F.col("a.boss"))
-    assert (shown(found.left), shown(found.right)) == (["a.boss"], ["b.id"])
+    condition = parse_condition(a, b, F.col("b.id") == F.col("a.boss"))
+    assert (shown(condition.left), shown(condition.right)) == (["a.boss"], ["b.id"])
     with pytest.raises(AnalysisException, match="AMBIGUOUS"):
         parse_condition(a, b, F.col("id") == F.col("boss"))
 
@@ -471,12 +471,12 @@ def test_condition_is_made_of_columns(left, right, on):
 
 
 def test_struct_types_are_kept(template):
-    (found,) = parse_aggregates(template, [], [F.max(F.struct("x", "k"))])
-    assert isinstance(found.type, T.StructType) and found.type.names == ["x", "k"]
+    (aggregate,) = parse_aggregates(template, [], [F.max(F.struct("x", "k"))])
+    assert isinstance(aggregate.type, T.StructType) and aggregate.type.names == ["x", "k"]
 
 
 def test_errors_of_spark_are_whole_after_a_condition(left, right, monkeypatch):
-    # As in a process where Spark has found nothing wrong so far, so that its logger is not there.
+    # As before the first error of Spark in a process: the logger does not exist yet.
     name = "DataFrameQueryContextLogger"
     monkeypatch.delitem(logging.Logger.manager.loggerDict, name, raising=False)
     parse_condition(left, right, l("id") == r("id"))
