@@ -1,4 +1,4 @@
-"""Columns that are taken from a frame, ``df["x"]`` and ``df.x``, mean what they mean in PySpark.
+"""Columns of a frame, ``df["x"]`` and ``df.x``, have the same meaning as in PySpark.
 
     f(frame, columns of the frame) at t  ==  f(table at t, columns of the table)
 """
@@ -40,7 +40,7 @@ def far(e, p):
     return joined.where(p.name != "x").select(e.dst, p.dst.alias("other"), (e["a b"] * 2))
 
 
-#: What is done to frames of edges and people, ours or PySpark's.
+#: Operations on frames of edges and people, of this library or of PySpark.
 DONE = {
     "select": lambda e, p: e.select(e.src, e["dst"], e["a b"]),
     "names of fields": lambda e, p: e.select(
@@ -103,10 +103,10 @@ DONE = {
     )) if name == "of a union" else name for name in DONE
 ])
 def test_what_is_done_is_what_pyspark_does(tables, frames, done):
-    expected, found = DONE[done](*tables), DONE[done](*frames)
-    assert found.columns == expected.columns
-    assert [kind for _, kind in found.dtypes] == [kind for _, kind in expected.dtypes]
-    at = found.at(0)
+    expected, actual = DONE[done](*tables), DONE[done](*frames)
+    assert actual.columns == expected.columns
+    assert [kind for _, kind in actual.dtypes] == [kind for _, kind in expected.dtypes]
+    at = actual.at(0)
     assert at.columns == expected.columns
     assert Counter(map(str, at.collect())) == Counter(map(str, expected.collect()))
 
@@ -130,7 +130,7 @@ def test_kept_up_to_date(spark, runner):
 
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         edges, session = flow.input("edges", "src int, dst int")
-        found = program(edges).keep()
+        output = program(edges).keep()
         rows = [(1, 2), (2, 3), (1, 4), (3, 1), (2, 1)]
         for time, (new, gone) in enumerate([(rows, []), ([(4, 5)], [(1, 2)]), ([(1, 3)], [])]):
             session.insert(new)
@@ -139,7 +139,7 @@ def test_kept_up_to_date(spark, runner):
             session.flush()
             flow.step()
             rows = [row for row in (rows if time == 0 else rows + new) if row not in gone]
-            assert sorted(map(tuple, found.at(time).collect())) == expected(rows)
+            assert sorted(map(tuple, output.at(time).collect())) == expected(rows)
 
 
 def test_in_a_loop(spark):
@@ -152,11 +152,11 @@ def test_in_a_loop(spark):
             edges.dst.alias("node")
         ).union(roots).distinct()
 
-    found = roots.iterate(body)
-    assert [sorted(row.node for row in found.at(t).collect()) for t in (0, 1)] == [
+    reached = roots.iterate(body)
+    assert [sorted(row.node for row in reached.at(t).collect()) for t in (0, 1)] == [
         [1, 2, 3], [1, 2, 3, 4]
     ]
-    assert found.where(found.node > 2).at(0).collect() == [(3,)]
+    assert reached.where(reached.node > 2).at(0).collect() == [(3,)]
 
 
 def test_first_records_by_a_column(frames):
@@ -181,14 +181,14 @@ def test_a_collection_joined_with_itself(frames, spark):
     a, b = e.alias("a"), e.alias("b")
     x, y = table.alias("a"), table.alias("b")
     expected = x.join(y, (F.col("a.dst") == F.col("b.src"))).select("a.src", "b.dst")
-    for found in (
+    for actual in (
         a.join(b, a.dst == b.src).select(a.src, b["dst"]),
         e.join(b, e.dst == b.src).select(e.src, b.dst),
         b.join(e, e.dst == b.src).select(e.src, b.dst).select("src", "dst"),
         e.join(e.where(F.lit(True)).alias("f"), e.dst == F.col("f.src")).select(e.src, "f.dst"),
     ):
-        assert Counter(found.at(0).collect()) == Counter(expected.collect())
-        assert found.columns == ["src", "dst"]
+        assert Counter(actual.at(0).collect()) == Counter(expected.collect())
+        assert actual.columns == ["src", "dst"]
 
 
 def test_columns_of_other_frames_are_refused(frames):
@@ -237,11 +237,11 @@ def test_methods_and_hints_come_before_columns(spark):
 
 def test_what_looks_like_a_handle_is_none(frames, spark):
     e, p = frames
-    # In quotes over Connect.
+    # Connect puts the name in quotes.
     shown = str(e.src)[len("Column<'"):-2].strip("`")
     assert shown.startswith("src#")
-    found = p.where(F.col("name") != F.lit(shown)).select(F.lit(shown).alias("text"))
-    assert found.at(0).distinct().collect() == [(shown,)]
+    texts = p.where(F.col("name") != F.lit(shown)).select(F.lit(shown).alias("text"))
+    assert texts.at(0).distinct().collect() == [(shown,)]
     assert e.select(F.lit(shown) == e.src.cast("string"), e.src).at(0).count() == 6
 
 
@@ -249,9 +249,9 @@ def test_fields_and_names_with_dots(spark):
     frame = spark.createDataFrame([((1, 2), 5)], "s struct<f: int, g: int>, `a.b` int")
     ours = DiffFrame(frame.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
     for df in (frame, ours):
-        found = df.select(df["s.f"], df.s.g, df["`a.b`"], df["s"]["f"] + 1)
-        assert found.columns == ["f", "s.g", "a.b", "(s.f + 1)"]
-    assert found.at(0).collect() == [(1, 2, 5, 2)]
+        fields = df.select(df["s.f"], df.s.g, df["`a.b`"], df["s"]["f"] + 1)
+        assert fields.columns == ["f", "s.g", "a.b", "(s.f + 1)"]
+    assert fields.at(0).collect() == [(1, 2, 5, 2)]
     assert ours.select(ours["a.b"]).at(0).collect() == [(5,)]
     with pytest.raises(Exception, match="nosuch"):
         ours["s.nosuch"]
@@ -266,7 +266,7 @@ def test_names_where_case_matters(another):
     assert frame.drop(F.col("K")).columns == ["k"]
 
 
-#: What changes columns of `k int, x double, s string`, and the columns that are the same still.
+#: Operations that change columns of `k int, x double, s string`, and the unchanged columns.
 CHANGED = {
     "dropna": (lambda df: df.dropna(), "k x s"),
     "fillna of numbers": (lambda df: df.fillna(0), "s"),
@@ -286,15 +286,15 @@ def test_columns_that_a_value_was_put_into_are_others(spark, changed):
     rows = [(1, None, "a"), (None, 1.0, None), (2, 3.0, "c")]
     table = spark.createDataFrame(rows, "k int, x double, s string")
     ours = DiffFrame(table.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
-    expected, found = done(table), done(ours)
+    expected, actual = done(table), done(ours)
     for name in "kxs":
         if name in same.split():
             assert expected.select(table[name]).columns == [name]
-            assert found.select(ours[name]).columns == [name]
+            assert actual.select(ours[name]).columns == [name]
             continue
         with pytest.raises(AnalysisException, match="MISSING_ATTRIBUTES|CANNOT_RESOLVE_DATAFRAME"):
             expected.select(table[name]).columns
         with pytest.raises(SchemaError, match=f"'{name}' of .* changed, renamed or dropped"):
-            found.select(ours[name])
-    at = found.where(found.k > 0).select(found["s"], found.x).at(0)
+            actual.select(ours[name])
+    at = actual.where(actual.k > 0).select(actual["s"], actual.x).at(0)
     assert Counter(at.collect()) == Counter(expected.where("k > 0").select("s", "x").collect())

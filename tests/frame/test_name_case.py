@@ -1,6 +1,6 @@
-"""Names in another case, everywhere: found as ``spark.sql.caseSensitive`` says.
+"""Each method looks up names in another case as ``spark.sql.caseSensitive`` demands.
 
-    f(frame, names in another case)  ==  f(frame, names as they are),  or refused if case matters
+    f(frame, names in another case)  ==  f(frame, names in their case),  or refused if case matters
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark_diff import Dataflow, DiffFrame, SchemaError, graphs
 EDGES = "src long, Dst long, w double"
 ROWS = [(1, 2, 0.5), (2, 3, None), (2, 3, 1.5), (None, 1, 1.0), (3, 1, 2.0)]
 
-#: What is done to two frames with the columns of `EDGES`, by names that ``n`` spells; ``o`` is the
-#: other frame with its columns spelled so, and ``p`` a plain Spark frame.
+#: Operations on two frames with the columns of `EDGES`. ``n`` spells the names, ``o`` is the other
+#: frame with the names spelled by ``n``, and ``p`` is a plain Spark frame.
 DONE = {
     "select": lambda a, o, p, n: a.select(n("src"), F.col(n("Dst"))),
     "select one": lambda a, o, p, n: a.select(n("src")),
@@ -84,7 +84,7 @@ DONE = {
         a.dropna().select("src", "Dst"), p.select(F.col("y").alias(n("id"))), dst=n("Dst")
     ),
 }
-#: What PySpark lets be where there is no such column, and a new one where there is none.
+#: Operations that ignore an unknown column in PySpark, or add a new column.
 LENIENT = {
     "drop": lambda a, o, p, n: a.drop(n("src"), n("w")),
     "drop a column": lambda a, o, p, n: a.drop(F.col(n("src"))),
@@ -118,34 +118,34 @@ def test_names_in_another_case_are_found(spark):
     with Dataflow(spark, runner="local", buckets=1) as flow:
         a, a_in = flow.input("a", EDGES)
         other = {same: a.where("w > 0.7"), spelled: a.where("w > 0.7").toDF("SRC", "DST", "W")}
-        kept = {}
+        outputs = {}
         for name, done in {**DONE, **LENIENT}.items():
             for n, o in other.items():
-                kept[name, n] = done(a, o, plain, n).keep()
+                outputs[name, n] = done(a, o, plain, n).keep()
         a_in.insert(ROWS)
         flow.advance_to(1)
-        found: dict[str, list[tuple[Counter[str], list[str]]]] = {}
+        results: dict[str, list[tuple[Counter[str], list[str]]]] = {}
         for n in (same, spelled):
-            rows = all_rows({name: kept[name, n].at() for name in {**DONE, **LENIENT}})
+            rows = all_rows({name: outputs[name, n].at() for name in {**DONE, **LENIENT}})
             for name, counted in rows.items():
-                columns = [column.lower() for column in kept[name, n].columns]
-                found.setdefault(name, []).append((counted, columns))
+                columns = [column.lower() for column in outputs[name, n].columns]
+                results.setdefault(name, []).append((counted, columns))
         for name in {**DONE, **LENIENT}:
-            expected, answer = found[name]
+            expected, answer = results[name]
             assert answer == expected and expected[0], name
 
 
 def all_rows(frames):
-    """The rows of several frames, in one job: names of columns in values are in lower case."""
+    """The rows of several frames, read by one job. The names of columns are in lower case."""
     named = []
     for name, frame in frames.items():
         frame = frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
         row = F.lower(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
         named.append(frame.select(F.lit(name).alias("name"), row.alias("row")))
-    found = {name: Counter() for name in frames}
+    counts = {name: Counter() for name in frames}
     for name, row in reduce(DataFrame.union, named).coalesce(1).collect():
-        found[name][row] += 1
-    return found
+        counts[name][row] += 1
+    return counts
 
 
 def test_names_in_another_case_are_refused_where_case_matters(another):
@@ -161,8 +161,8 @@ def test_names_in_another_case_are_refused_where_case_matters(another):
         assert a.withColumnRenamed("SRC", "m").columns == ["src", "Dst", "w"]
 
 
-def given(spark, rows, names):
-    """Rows in all forms that an input takes, with their columns under some names."""
+def rows_in_each_form(spark, rows, names):
+    """The rows in all forms that an input accepts, with these names of columns."""
     kinds = ["src long", "Dst long", "w double"]
     schema = ", ".join(f"{n} {kind.split()[1]}" for n, kind in zip(names, kinds))
     frame = spark.createDataFrame(rows, schema)
@@ -183,20 +183,20 @@ NAMES = ("DST", "Src", "W")
 def test_rows_with_names_in_another_case(spark, another):
     rows = [(2, 1, 0.5), (3, 2, 1.5)]
     expected = Counter([(1, 2, 0.5), (2, 3, 1.5)])
-    forms = given(spark, rows, NAMES)
+    forms = rows_in_each_form(spark, rows, NAMES)
     with Dataflow(spark, runner="local", buckets=1) as flow:
-        kept = {}
+        outputs = {}
         for form, data in forms.items():
             plain, plain_in = flow.input(f"plain {form}", EDGES)
             keyed, keyed_in = flow.input(f"keyed {form}", EDGES, key=["SRC"])
-            kept[form] = [plain.keep(), keyed.keep()]
+            outputs[form] = [plain.keep(), keyed.keep()]
             plain_in.insert(data)
             keyed_in.upsert([(7, 7, 7.0)])
             keyed_in.replace(data)
             keyed_in.upsert([{"SRC": 9, "DST": 9}])
             keyed_in.delete([{"sRC": 9}])
             lifted = flow.constant(data, EDGES)
-            kept[form].append(lifted.keep())
+            outputs[form].append(lifted.keep())
         updates, updates_in = flow.input("updates", "n long")
         updates_in.update([{"N": 1, "TIME": 0, "Diff": 2}])
         updates_in.update(pa.table({"N": [1], "TIME": [0], "DIFF": [1]}))
@@ -205,8 +205,8 @@ def test_rows_with_names_in_another_case(spark, another):
         counted, timed = updates.count().keep(), timed.keep()
         flow.advance_to(1)
         for form in forms:
-            for one in kept[form]:
-                assert Counter(map(tuple, one.at().collect())) == expected, form
+            for output in outputs[form]:
+                assert Counter(map(tuple, output.at().collect())) == expected, form
         assert counted.at().collect() == [(1, 3)] and timed.at().collect() == [(1, 0)]
         for wrong in ({"src": 1, "SRC": 2}, {"src": 1, "nosuch": 2}):
             with pytest.raises(SchemaError, match="more than once src|unknown nosuch"):
@@ -215,7 +215,7 @@ def test_rows_with_names_in_another_case(spark, another):
     with Dataflow(another, runner="local", buckets=1) as flow:
         _, session = flow.input("plain", EDGES)
         _, keyed_in = flow.input("keyed", EDGES, key="src")
-        for data in given(another, rows, NAMES).values():
+        for data in rows_in_each_form(another, rows, NAMES).values():
             for refused in (session.insert, session.remove, keyed_in.replace):
                 with pytest.raises(SchemaError, match="missing src, Dst, w; unknown DST, Src, W"):
                     refused(data)
@@ -225,8 +225,8 @@ def test_rows_with_names_in_another_case(spark, another):
 
 def test_time_and_diff_of_a_whole_history(spark, another):
     rows = [(1, 0, 2)]
-    found = DiffFrame(spark.createDataFrame(rows, "n int, Time int, DIFF int"))
-    assert found.to_df().collect() == rows and found.columns == ["n"]
+    frame = DiffFrame(spark.createDataFrame(rows, "n int, Time int, DIFF int"))
+    assert frame.to_df().collect() == rows and frame.columns == ["n"]
     named = DiffFrame(spark.createDataFrame(rows, "n int, Ts int, DIFF int"), time="tS")
     assert named.to_df().columns == ["n", "Ts", "DIFF"]
     another.conf.set("spark.sql.caseSensitive", "true")
@@ -235,18 +235,18 @@ def test_time_and_diff_of_a_whole_history(spark, another):
 
 
 def test_names_in_another_case_are_kept_apart_or_refused(another):
-    """With spark.sql.caseSensitive two names that differ in case are two columns."""
+    """With spark.sql.caseSensitive, names in different case are different columns."""
     another.conf.set("spark.sql.caseSensitive", "true")
     with Dataflow(another, runner="local") as flow:
         left, left_in = flow.input("left", "k int, a int")
         right, right_in = flow.input("right", "k int, A int")
         both = left.join(right, "k")
         three = left.select("k", "a", (F.col("a") + 1).alias("A"))
-        kept = [
+        frames = [
             both, three, both.drop("a"), both.toDF("k", "x", "y"),
             left.alias("l").join(right.alias("r"), "k").select("l.a", "r.A"),
         ]
-        for frame in kept:
+        for frame in frames:
             frame.keep()
         for use in (
             lambda: flow.input("rows", "a int, A int"),
@@ -280,7 +280,7 @@ def test_names_in_another_case_are_kept_apart_or_refused(another):
         left_in.insert([(1, 2)])
         right_in.insert([(1, 4)])
         flow.advance_to(1)
-        assert [frame.at().collect() for frame in kept] == [
+        assert [frame.at().collect() for frame in frames] == [
             [Row(k=1, a=2, A=4)], [Row(k=1, a=2, A=3)], [Row(k=1, A=4)], [Row(k=1, x=2, y=4)],
             [Row(a=2, A=4)],
         ]
