@@ -1,4 +1,4 @@
-"""Columns that are called as functions and keywords of SQL are columns in each place.
+"""Columns with the names of SQL functions and keywords are columns in each place.
 
     program(collection) at t  ==  program(plain frame of the rows at t)
 """
@@ -18,14 +18,14 @@ from pyspark_diff.spark.mentions import BARE_FUNCTIONS
 
 #: Spark calls a function for these names if no column has them.
 BARE = sorted(BARE_FUNCTIONS)
-#: Functions that need brackets, types, literals, and words of the grammar.
+#: Names of functions with brackets, of types and of literals, and words of the grammar.
 WORDS = (
     "count key value order group select time diff true false null date timestamp window from "
     "where join on case when end interval array map struct row rows over partition filter limit "
     "distinct all any not in like between is and or exists sum max rank rand now uuid "
     "session_window first last lambda default cast set table variable current_row"
 ).split()
-#: Names that the library itself gives to columns of its own.
+#: Names of the library's own columns.
 OWN = "salt block record bucket key64 lower upper side at number".split()
 #: The library needs these two names for its own columns of a plain frame.
 TAKEN = ("time", "diff")
@@ -35,54 +35,55 @@ MORE = [(2, 22, 1), (3, 30, 2)]
 FRIENDS = [(1, 100), (2, 200), (4, 400)]
 
 
-def programs(one, two, name):
-    """Each place that takes a column, of a collection or of a plain frame."""
+def programs(left, right, name):
+    """A program for each place that takes a column, on collections or on plain frames."""
     column, text = F.col(name), f"`{name}`"
     window = Window.partitionBy(column).orderBy("v")
-    yield "select name", one.select(name, "v")
-    yield "select column", one.select((column + 1).alias("x"), column)
-    yield "selectExpr", one.selectExpr(f"{text} + 1 AS x", text)
-    yield "where", one.where(column > 1)
-    yield "where text", one.where(f"{text} > 1 AND v < 25")
-    yield "withColumn", one.withColumn("x", column * 2).withColumn(name, F.col("x") + column)
-    yield "drop", one.drop(name)
-    yield "rename", one.withColumnRenamed(name, "x").withColumnRenamed("v", name)
-    yield "join names", one.join(two.withColumnRenamed("a", name), [name])
-    yield "join condition", one.join(two, column == F.col("a"))
-    yield "join text", one.alias("o").join(two.alias("t"), F.expr(f"o.{text} = t.a"))
-    yield "join band", one.join(two, (column == F.col("a")) & (F.col("b") > column + F.col("v")))
-    yield "join left", one.join(two, F.col("a") == column + 0, "left")
-    yield "join semi", one.join(two, column == F.col("a"), "left_semi")
-    yield "groupBy", one.groupBy(name).agg(F.sum("v").alias("s"), F.count("*").alias("n"))
-    yield "groupBy column", one.groupBy((column % 2).alias("x")).agg(F.sum(column).alias("s"))
-    yield "agg", one.groupBy("w").agg(F.max(column).alias(name), F.min(column + 1).alias("m"))
-    yield "partition", one.withColumn("x", F.row_number().over(window))
-    yield "order", one.withColumn("x", F.sum(column).over(Window.partitionBy("w").orderBy(
+    yield "select name", left.select(name, "v")
+    yield "select column", left.select((column + 1).alias("x"), column)
+    yield "selectExpr", left.selectExpr(f"{text} + 1 AS x", text)
+    yield "where", left.where(column > 1)
+    yield "where text", left.where(f"{text} > 1 AND v < 25")
+    yield "withColumn", left.withColumn("x", column * 2).withColumn(name, F.col("x") + column)
+    yield "drop", left.drop(name)
+    yield "rename", left.withColumnRenamed(name, "x").withColumnRenamed("v", name)
+    yield "join names", left.join(right.withColumnRenamed("a", name), [name])
+    yield "join condition", left.join(right, column == F.col("a"))
+    yield "join text", left.alias("o").join(right.alias("t"), F.expr(f"o.{text} = t.a"))
+    yield "join band", left.join(right, (column == F.col("a")) & (F.col("b") > column + F.col("v")))
+    yield "join left", left.join(right, F.col("a") == column + 0, "left")
+    yield "join semi", left.join(right, column == F.col("a"), "left_semi")
+    yield "groupBy", left.groupBy(name).agg(F.sum("v").alias("s"), F.count("*").alias("n"))
+    yield "groupBy column", left.groupBy((column % 2).alias("x")).agg(F.sum(column).alias("s"))
+    yield "agg", left.groupBy("w").agg(F.max(column).alias(name), F.min(column + 1).alias("m"))
+    yield "partition", left.withColumn("x", F.row_number().over(window))
+    yield "order", left.withColumn("x", F.sum(column).over(Window.partitionBy("w").orderBy(
         column, "v")))
-    yield "distinct", one.select(column).distinct()
-    yield "dropDuplicates", one.select(name).dropDuplicates([name])
+    yield "distinct", left.select(column).distinct()
+    yield "dropDuplicates", left.select(name).dropDuplicates([name])
 
 
 def check(spark, name, runner="driver"):
     schema, friends = f"`{name}` long, v long, w long", "a long, b long"
     with Dataflow(spark, buckets=2) as flow:
-        one, one_in = flow.input("one", schema)
-        two, two_in = flow.input("two", friends)
-        kept = {place: made.keep(place) for place, made in programs(one, two, name)}
-        one_in.insert(ROWS)
-        two_in.insert(FRIENDS)
+        left, left_in = flow.input("one", schema)
+        right, right_in = flow.input("two", friends)
+        outputs = {place: frame.keep(place) for place, frame in programs(left, right, name)}
+        left_in.insert(ROWS)
+        right_in.insert(FRIENDS)
         flow.advance_to(1)
-        one_in.insert(MORE)
-        one_in.remove([ROWS[1]])
+        left_in.insert(MORE)
+        left_in.remove([ROWS[1]])
         flow.advance_to(2)
         rows = [*ROWS[:1], *ROWS[2:], *MORE]
         plain = dict(programs(
             local_frame(spark, rows, schema), local_frame(spark, FRIENDS, friends), name
         ))
-        for place, made in kept.items():
-            assert made.columns == plain[place].columns, (name, place)
-            found, right = (Counter(map(tuple, f.collect())) for f in (made.at(), plain[place]))
-            assert found == right, (name, place)
+        for place, output in outputs.items():
+            assert output.columns == plain[place].columns, (name, place)
+            actual, expected = (
+                Counter(map(tuple, f.collect())) for f in (output.at(), plain[place]))
+            assert actual == expected, (name, place)
 
 
 def test_a_column_called_user_is_a_column(spark):
@@ -111,7 +112,7 @@ def test_a_bare_name_belongs_to_the_side_that_has_it(spark, name):
     left = spark.createDataFrame([], f"`{name}` long, c long")
     right = spark.createDataFrame([], "a long, b long")
     for frames in ((left, right), (right, left)):
-        found = parse_condition(*frames, F.col(name) == F.col("a"))
-        assert len(found.left) == 1 and not found.residual
-    found = parse_condition(left, right, F.expr(f"b BETWEEN c - `{name}` AND c + `{name}`"))
-    assert found.interval is not None and found.interval.length is None
+        condition = parse_condition(*frames, F.col(name) == F.col("a"))
+        assert len(condition.left) == 1 and not condition.residual
+    condition = parse_condition(left, right, F.expr(f"b BETWEEN c - `{name}` AND c + `{name}`"))
+    assert condition.interval is not None and condition.interval.length is None

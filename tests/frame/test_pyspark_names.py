@@ -1,6 +1,6 @@
-"""The names of PySpark: each public name of its DataFrame is ours too, or says what to do instead.
+"""A DiffFrame has each public name of PySpark's DataFrame, or an error that names a replacement.
 
-What is both does the same: to the records of a collection at a time what PySpark does to a table.
+    method(collection) at t  ==  method(table of the records at t)
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _twice(batches):
         yield batch.filter(pa.array([k == 3 for k in batch["Id"].to_pylist()]))
 
 
-#: What is done to a frame, ours or PySpark's.
+#: Operations on a frame of this library or of PySpark.
 DONE = {
     "withColumns": lambda df: df.withColumns({"n": F.upper("name"), "name": F.lit("x")}),
     "withColumns in another case": lambda df: df.withColumns({"NAME": F.lit("x")}),
@@ -142,7 +142,7 @@ DONE = {
 }
 
 
-#: Stars, which stand for the data columns and never for time and diff.
+#: Stars. They expand to the data columns, never to time and diff.
 STARS = {
     "a function": lambda df: df.select(F.xxhash64("*"), "*"),
     "a struct": lambda df: df.withColumn("all", F.struct("*")),
@@ -168,9 +168,9 @@ STARS = {
 
 @pytest.mark.parametrize("star", STARS)
 def test_a_star_is_the_columns_of_the_data(table, ours, star):
-    expected, found = STARS[star](table), STARS[star](ours)
-    assert (found.columns, found.dtypes) == (expected.columns, expected.dtypes)
-    assert Counter(map(repr, found.at(0).collect())) == Counter(map(repr, expected.collect()))
+    expected, actual = STARS[star](table), STARS[star](ours)
+    assert (actual.columns, actual.dtypes) == (expected.columns, expected.dtypes)
+    assert Counter(map(repr, actual.at(0).collect())) == Counter(map(repr, expected.collect()))
 
 
 def test_stars_that_would_take_other_columns_are_refused(ours):
@@ -185,10 +185,10 @@ def test_stars_that_would_take_other_columns_are_refused(ours):
 
 @pytest.mark.parametrize("done", DONE)
 def test_what_is_done_is_what_pyspark_does(table, ours, done):
-    expected, found = DONE[done](table), DONE[done](ours)
-    assert found.columns == expected.columns
-    assert found.dtypes == expected.dtypes
-    at = found.at(0)
+    expected, actual = DONE[done](table), DONE[done](ours)
+    assert actual.columns == expected.columns
+    assert actual.dtypes == expected.dtypes
+    at = actual.at(0)
     assert at.columns == expected.columns
     assert Counter(map(repr, at.collect())) == Counter(map(repr, expected.collect()))
 
@@ -197,7 +197,7 @@ def _joined(df):
     return df.alias("l").join(df.alias("r"), F.col("l.Id") == F.col("r.Id"))
 
 
-#: Groups, and names that PySpark makes of expressions.
+#: Groups, and PySpark's names of expressions.
 GROUPS = {
     "no names": lambda df: df.groupBy("Id").sum(),
     "no names, maxima": lambda df: df.groupBy("name").max(),
@@ -233,12 +233,12 @@ GROUPS = {
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_groups_are_those_of_pyspark(table, ours, group):
-    expected, found = GROUPS[group](table), GROUPS[group](ours)
-    assert (found.columns, found.dtypes) == (expected.columns, expected.dtypes)
-    assert Counter(map(repr, found.at(0).collect())) == Counter(map(repr, expected.collect()))
+    expected, actual = GROUPS[group](table), GROUPS[group](ours)
+    assert (actual.columns, actual.dtypes) == (expected.columns, expected.dtypes)
+    assert Counter(map(repr, actual.at(0).collect())) == Counter(map(repr, expected.collect()))
 
 
-#: Members of both classes that return no frame. The groups of a cogroup have other functions here.
+#: Members of both classes that return no frame, and cogroup, which has other functions here.
 NO_FRAME = {"columns", "dtypes", "explain", "printSchema", "schema", "sparkSession", "cogroup"}
 
 
@@ -262,7 +262,7 @@ def test_replace_takes_names_in_their_own_case(ours):
         ours.replace(1, 2, subset=["ID"])
 
 
-#: Kinds of joins, by all names that PySpark has for them.
+#: Kinds of joins, each with all of its names in PySpark.
 KINDS = {
     "inner": ["inner"],
     "full": ["outer", "full", "fullouter", "full_outer"],
@@ -310,7 +310,7 @@ WIDE = "k long, v double", [(2, 1.0), (9, 2.0)]
 def joined_tables(spark):
     plain = [local_frame(spark, rows, schema) for schema, rows in (LEFT, RIGHT, WIDE)]
     return plain, [
-        DiffFrame(one.withColumns({"time": F.lit(0), "diff": F.lit(1)})) for one in plain
+        DiffFrame(frame.withColumns({"time": F.lit(0), "diff": F.lit(1)})) for frame in plain
     ]
 
 
@@ -334,8 +334,8 @@ def test_joins_have_the_columns_of_pyspark(joined_tables, kind):
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_joins_have_the_rows_of_pyspark(joined_tables, kind, join):
-    (expected, found) = (JOINS[join](*tables, KINDS[kind][0]) for tables in joined_tables)
-    at = found.at(0)
+    (expected, actual) = (JOINS[join](*tables, KINDS[kind][0]) for tables in joined_tables)
+    at = actual.at(0)
     assert at.columns == expected.columns
     assert Counter(map(repr, at.collect())) == Counter(map(repr, expected.collect()))
 
@@ -370,9 +370,9 @@ def test_keys_are_found_in_any_case(spark):
 
 def test_printed_and_told(ours, table, capsys):
     ours.printSchema()
-    found = capsys.readouterr().out
+    printed = capsys.readouterr().out
     table.printSchema()
-    assert found == capsys.readouterr().out
+    assert printed == capsys.readouterr().out
     assert ours.dtypes == table.dtypes
     assert ours.sparkSession is table.sparkSession
 
