@@ -1,4 +1,4 @@
-"""What a user is told of columns that are not there, and what is offered to complete a name."""
+"""The messages for unknown columns, and the completion of names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def a(spark) -> DiffFrame:
     ))
 
 
-#: Expressions with a column that is not there, and the suggestions.
+#: Expressions with an unknown column, and the suggestions.
 WRONG = {
     "select": (lambda a, b: a.select("sr"), "src dst"),
     "select with a handle": (lambda a, b: a.select(F.col("sr") + a.dst), "src dst"),
@@ -41,12 +41,12 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_only_columns_of_the_user_are_suggested(a, wrong):
     done, suggested = WRONG[wrong]
-    with pytest.raises(AnalysisException, match="cannot be resolved") as found:
+    with pytest.raises(AnalysisException, match="cannot be resolved") as error:
         done(a, a.toDF("k", "v"))
     shown = ", ".join(f"`{name}`" for name in suggested.split())
-    assert f"Did you mean one of the following? [{shown}]" in str(found.value)
-    assert "__" not in str(found.value)
-    assert found.value.getCondition() == "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+    assert f"Did you mean one of the following? [{shown}]" in str(error.value)
+    assert "__" not in str(error.value)
+    assert error.value.getCondition() == "UNRESOLVED_COLUMN.WITH_SUGGESTION"
 
 
 def test_columns_are_offered_to_complete_a_name(a, spark):

@@ -1,7 +1,7 @@
-"""An expression that is not known to be a function of one row is refused by name in each place.
+"""Each place refuses an expression by name unless a list has it as a function of one row.
 
-The class of `abs` is taken from the list, and its name from that for Connect: Spark holds it for
-deterministic, as it does any expression of an extension, so that nothing but the list refuses it.
+The tests remove `abs` from the list of classes and from the list of names for Connect. Spark says
+that `abs` is deterministic, as any expression of an extension, so only the lists can refuse it.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def test_an_unlisted_expression_is_refused_in_a_query(spark, stranger):
 def test_an_input_may_be_computed_with_an_unlisted_expression(spark, stranger):
     flow = Dataflow(spark, runner="local")
     rows, session = flow.input("rows", "x int")
-    kept = rows.keep("rows")
+    output = rows.keep("rows")
     session.insert(spark.range(1).select(F.abs(F.lit(-2)).alias("x")))
     flow.advance_to(1)
-    assert [tuple(row) for row in kept.at().collect()] == [(2,)]
+    assert [tuple(row) for row in output.at().collect()] == [(2,)]
     flow.close()
 
 

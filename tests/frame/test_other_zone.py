@@ -35,7 +35,7 @@ def night(number):
 
 
 def in_tokyo(spark, zone, root):
-    """A store of days in UTC, in whose session the zone is then another one."""
+    """Writes a store of days in UTC, and then changes the zone of the session."""
     zone("UTC")
     with Dataflow.open(root, days, spark=spark, buckets=2) as flow:
         flow.session("clicks").upsert([(1, night(1)), (2, night(2))])
@@ -49,10 +49,10 @@ def counts(flow):
 
 def test_a_program_with_days_refuses_another_zone(spark, zone, tmp_path):
     in_tokyo(spark, zone, tmp_path / "store")
-    with pytest.raises(ProgramChangedError) as told:
+    with pytest.raises(ProgramChangedError) as error:
         Dataflow.open(tmp_path / "store", days, spark=spark)
-    assert f"{ZONE} was UTC and is Asia/Tokyo" in str(told.value)
-    assert f"spark.conf.set('{ZONE}', 'UTC') sets it back" in str(told.value)
+    assert f"{ZONE} was UTC and is Asia/Tokyo" in str(error.value)
+    assert f"spark.conf.set('{ZONE}', 'UTC') sets it back" in str(error.value)
     zone("UTC")
     with Dataflow.open(tmp_path / "store", days, spark=spark) as flow:
         flow.session("clicks").upsert([(3, night(1))])
@@ -63,7 +63,7 @@ def test_a_program_with_days_refuses_another_zone(spark, zone, tmp_path):
 @pytest.mark.parametrize("on_change", ["extend", "rebuild"])
 def test_days_are_filled_anew_in_another_zone(spark, zone, tmp_path, on_change):
     in_tokyo(spark, zone, tmp_path / "store")
-    for name, found in ("Asia/Tokyo", ["2026-01-02", "2026-01-03"]), (
+    for name, expected in ("Asia/Tokyo", ["2026-01-02", "2026-01-03"]), (
         "UTC", ["2026-01-01", "2026-01-02"]
     ):
         zone(name)
@@ -71,10 +71,10 @@ def test_days_are_filled_anew_in_another_zone(spark, zone, tmp_path, on_change):
             Dataflow.open(tmp_path / "store", days, spark=spark)
         with Dataflow.open(tmp_path / "store", days, spark=spark, on_change=on_change) as flow:
             flow.step()
-            assert counts(flow) == [(day, 1) for day in found]
-        # The store has the new setting from then on.
+            assert counts(flow) == [(day, 1) for day in expected]
+        # The store has the new setting now.
         with Dataflow.open(tmp_path / "store", days, spark=spark) as flow:
-            assert counts(flow) == [(day, 1) for day in found]
+            assert counts(flow) == [(day, 1) for day in expected]
 
 
 def epochs(flow):
@@ -127,7 +127,7 @@ def objects(flow):
 
 @pytest.mark.parametrize("on_change", ["extend", "rebuild"])
 def test_values_that_spark_computes_are_filled_anew(another, tmp_path, on_change):
-    """No old value is left beside the values of another setting."""
+    """The store has no value of the old setting after the change."""
     setting = "spark.sql.jsonGenerator.ignoreNullFields"
     another.conf.set(setting, "true")
     with Dataflow.open(tmp_path / "store", objects, spark=another, buckets=2) as flow:
@@ -145,15 +145,15 @@ def test_values_that_spark_computes_are_filled_anew(another, tmp_path, on_change
 
 
 def without_settings(monkeypatch):
-    """Stores are written as by the version that recorded the time zone only."""
+    """Makes the package write stores as an old version, which recorded only the time zone."""
     whole = Dataflow._settings
 
-    def told(self, state):
-        found = whole(self, state)
-        del found["settings"], found["other_settings"]
-        return {**found, "zone": self.spark.conf.get(ZONE)}
+    def zone_alone(self, state):
+        settings = whole(self, state)
+        del settings["settings"], settings["other_settings"]
+        return {**settings, "zone": self.spark.conf.get(ZONE)}
 
-    monkeypatch.setattr(Dataflow, "_settings", told)
+    monkeypatch.setattr(Dataflow, "_settings", zone_alone)
 
 
 def test_a_store_of_a_version_without_a_record_of_settings_opens(

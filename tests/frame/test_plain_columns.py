@@ -1,4 +1,4 @@
-"""Columns that are taken of a plain Spark frame mean that frame's columns, as in PySpark.
+"""Columns of a plain Spark frame have the same meaning as in PySpark.
 
     f(frame, plain) at t  ==  f(table at t, plain)
 """
@@ -36,7 +36,7 @@ def frame(table) -> DiffFrame:
     return DiffFrame(table.withColumns({"time": F.lit(0), "diff": F.lit(1)}))
 
 
-#: What is done to a frame, ours or PySpark's, a plain one, and one that is made of that.
+#: Operations on a frame of this library or of PySpark, a plain frame, and a frame derived from it.
 DONE = {
     "attribute": lambda a, d, e: a.join(d, a.x == d.y),
     "item, in another case": lambda a, d, e: a.join(d, a.x == d["Y"]),
@@ -76,16 +76,16 @@ DONE = {
 @pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_done_is_what_pyspark_does(table, frame, df, share):
     other = df.where("Z > 1").alias("d")
-    found, expected = [], []
+    actual, expected = [], []
     for name, done in islice(DONE.items(), 0, None, share):
         theirs, ours = done(table, df, other), done(frame, df, other)
         assert ours.columns == theirs.columns, name
         assert [kind for _, kind in ours.dtypes] == [kind for _, kind in theirs.dtypes], name
-        for told, one in ((found, ours.at(0)), (expected, theirs)):
-            one = one.toDF(*[f"c{i}" for i in range(len(one.columns))])
+        for frames, output in ((actual, ours.at(0)), (expected, theirs)):
+            output = output.toDF(*[f"c{i}" for i in range(len(output.columns))])
             row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
-            told.append(one.select(F.lit(name), row))
-    counted = [Counter(reduce(DataFrame.union, rows).collect()) for rows in (found, expected)]
+            frames.append(output.select(F.lit(name), row))
+    counted = [Counter(reduce(DataFrame.union, rows).collect()) for rows in (actual, expected)]
     assert counted[0] == counted[1]
 
 
@@ -93,17 +93,17 @@ def test_what_is_done_is_what_pyspark_does(table, frame, df, share):
 def test_kept_up_to_date(spark, df, runner):
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         a, a_in = flow.input("a", "x int, y long")
-        found = a.join(df, a.x == df.y, "left").select(a.y, df.Z).keep()
+        joined = a.join(df, a.x == df.y, "left").select(a.y, df.Z).keep()
         lifted = flow.constant(df)
         same = a.join(lifted, (a.x == df.y) & (lifted.Z > 5)).keep()
         a_in.insert([(2, 1), (7, 1)])
         flow.advance_to(1)
-        assert Counter(found.at().collect()) == Counter([(1, 5), (1, None)])
+        assert Counter(joined.at().collect()) == Counter([(1, 5), (1, None)])
         assert same.at().collect() == []
         a_in.remove([(2, 1)])
         a_in.insert([(3, 9)])
         flow.advance_to(2)
-        assert Counter(found.at().collect()) == Counter([(9, 6), (1, None)])
+        assert Counter(joined.at().collect()) == Counter([(9, 6), (1, None)])
         assert [row.Z for row in same.at().collect()] == [6]
 
 
