@@ -1,4 +1,4 @@
-"""Messages that name a remedy: the remedy works as the message words it.
+"""The remedies of messages succeed as the messages word them.
 
     an error names a call, an option or a value  ==>  it is in a table here, and the remedy succeeds
 """
@@ -31,10 +31,10 @@ CODE = re.compile(r"\w+\([^)]*\)|\w+=\S|'\w+'")
 
 
 class Given(NamedTuple):
-    """Collections and frames that messages are provoked with."""
+    """Collections and frames for the calls that provoke messages."""
 
     spark: Any
-    #: Two collections as a whole, of (k int, v int).
+    #: Two collections of (k int, v int), each with its whole history.
     n: DiffFrame
     m: DiffFrame
     #: A plain frame of (k int, w int).
@@ -45,7 +45,7 @@ class Given(NamedTuple):
         return Dataflow(self.spark, runner="local", **options)
 
     def fed(self, *removed: tuple[int, int], **options: Any) -> tuple[Dataflow, DiffFrame]:
-        """A dataflow with a kept collection of two records, less some others."""
+        """A dataflow with a kept collection of two records, and removals."""
         flow = self.flow()
         rows, session = flow.input("rows", "k int, v int", **options)
         rows.keep("rows")
@@ -73,10 +73,10 @@ def _lists(key, values):
     return [(len(values),)]
 
 
-def _late(g, kept):
+def _late(g, is_kept):
     flow = g.flow()
     rows, session = flow.input("rows", "k int")
-    if kept:
+    if is_kept:
         rows.keep()
     rows.count().keep()
     session.insert([(1,)])
@@ -119,9 +119,9 @@ def _unset(g, set_it):
 def _ended(g, inside):
     with Loop(2, "return") as loop:
         x = loop.variable(g.n)
-        found = x.distinct()
-        x.set(x.leave() if inside else found)
-    return found.leave().at(0).collect()
+        inner = x.distinct()
+        x.set(x.leave() if inside else inner)
+    return inner.leave().at(0).collect()
 
 
 def _marked(frame, *dropped):
@@ -151,7 +151,7 @@ def _negative(g, **options):
 
 Step = Callable[[Given], object]
 
-#: By a part of the message: the call that provokes it, and the call that it advises.
+#: A part of a message, the call that provokes it, and the call that it advises.
 REMEDIES: dict[str, tuple[Step, Step]] = {
     "Compute a number from the interval first, with extract(": (
         lambda g: g.n.agg(F.expr("percentile(make_dt_interval(v), 0.5)")),
@@ -287,7 +287,7 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
         _negative, lambda g: _negative(g, allow_negative=True)
     ),
     "this cannot be added after the first step": (
-        lambda g: _late(g, kept=False), lambda g: _late(g, kept=True)
+        lambda g: _late(g, is_kept=False), lambda g: _late(g, is_kept=True)
     ),
     "no input of this dataflow has a source": (
         lambda g: g.flow().catch_up(), lambda g: _sourced(g).catch_up()
@@ -391,8 +391,7 @@ def _sourced(g):
     return flow
 
 
-#: Messages whose remedies are not run here, by a part of them: they need more than a small program.
-#: The area that they belong to, or the reason.
+#: Parts of messages with remedies that need more than a small program, and the area or the reason.
 ELSEWHERE = {
     "are a DiffFrame or a Spark frame, not a {}. Make one with": "test_graph_diff",
     "the columns are {}. Rename one: withColumnRenamed(": "test_graph_diff",
@@ -506,7 +505,7 @@ def _text(node: ast.AST) -> str:
 
 
 def messages() -> list[tuple[str, str]]:
-    """The file and the text of each error that the package makes."""
+    """The file and the text of each error of the package."""
     return [
         (str(file.relative_to(PACKAGE)), _text(node.args[0]))
         for file in sorted(PACKAGE.rglob("*.py")) for node in ast.walk(ast.parse(file.read_text()))
@@ -516,12 +515,12 @@ def messages() -> list[tuple[str, str]]:
 
 
 def test_each_message_that_names_a_remedy_is_in_a_table():
-    known, made = {*REMEDIES, *ELSEWHERE}, messages()
-    assert len(made) > 400
-    for file, text in made:
+    known, pairs = {*REMEDIES, *ELSEWHERE}, messages()
+    assert len(pairs) > 400
+    for file, text in pairs:
         if CODE.search(text):
             assert any(part in text for part in known), f"{file}: {text}"
-    texts = [text for _, text in made]
+    texts = [text for _, text in pairs]
     gone = [part for part in known if not any(part in text for text in texts)]
     assert not gone, "no error says that any more"
 
@@ -529,9 +528,9 @@ def test_each_message_that_names_a_remedy_is_in_a_table():
 @pytest.mark.parametrize("part", REMEDIES)
 def test_a_remedy_works_as_the_message_words_it(given, part):
     provoke, remedy = REMEDIES[part]
-    with pytest.raises(DiffError) as told:
+    with pytest.raises(DiffError) as error:
         provoke(given)
-    assert part in str(told.value)
+    assert part in str(error.value)
     remedy(given)
 
 

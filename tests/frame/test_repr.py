@@ -1,4 +1,4 @@
-"""To look at an object tells what it is, and does nothing: no job, no change, no wait."""
+"""A `repr` describes its object, without a job, a change or a wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pyspark_diff.runners.spark import SparkRunner
 
 @pytest.fixture
 def objects(spark):
-    """One of each class, with the form of its `repr`, in a dataflow that has not run."""
+    """An object of each class and its `repr`, in a dataflow without a step."""
     with Dataflow(spark, runner="local") as flow:
         edges, edges_in = flow.input("edges", "src long, `<b>` string")
         _, done_in = flow.input("done", "a int")
@@ -75,7 +75,7 @@ def objects(spark):
 
 def test_every_public_class_has_one(objects):
     classes = {type(thing) for thing in objects[2]} | {Report, IterationReport}
-    # Their own tests have them.
+    # Other tests cover these classes.
     classes |= {
         Explanation, MaterializedView, Plan, Plot, Progress, ProductSession, Reason, Refreshed,
         RunningStep, StateReader, UnityCredentials,
@@ -87,8 +87,8 @@ def test_every_public_class_has_one(objects):
     }
     assert public <= classes and NaMethods in classes
     assert {Dataflow, GroupedDiff, Hold, InputSession, Probe} <= public
-    for found in classes:
-        assert found.__repr__ is not object.__repr__, found
+    for cls in classes:
+        assert cls.__repr__ is not object.__repr__, cls
 
 
 def test_looking_runs_nothing_and_changes_nothing(spark, objects, monkeypatch):
@@ -117,14 +117,14 @@ def test_looking_runs_nothing_and_changes_nothing(spark, objects, monkeypatch):
         ]
     after = flow._state, dict(flow._sinks), dict(flow._outputs.__dict__)
     assert before == after
-    # A program that is looked at can still be written on.
+    # The program accepts operators after a `repr`.
     list(wanted)[1].distinct().keep()
     session.insert([(1, "a")])
     session.close()
     flow.step()
     assert repr(flow).endswith("1 step]") and repr(session) == "InputSession('edges', closed)"
     assert "Probe(complete)" in look()
-    # While another thread steps, and when all is over.
+    # A `repr` works during a step of another thread, and after close.
     with flow._lock:
         thread = threading.Thread(target=look)
         thread.start()

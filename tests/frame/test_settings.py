@@ -1,6 +1,6 @@
-"""Expressions have the values of the settings under which they were written, or are refused.
+"""Expressions have the values of the settings at the time of their definition, or are refused.
 
-    a step evaluates an expression  ⟹  the session's settings are those of when it was written
+    a step evaluates an expression  ⟹  the session has the settings of the expression's definition
 
 The settings are the table of `pyspark_diff.spark.settings`.
 """
@@ -37,7 +37,7 @@ def own(another):
 
 @contextmanager
 def under(spark, **values):
-    """Settings by their last names, for as long as the block runs."""
+    """Changes settings by their short names, and restores them after the block."""
     names = {"zone": ZONE, "ansi": ANSI}
     before = {names[name]: spark.conf.get(names[name]) for name in values}
     for name, value in values.items():
@@ -53,8 +53,8 @@ def night(number):
     return datetime(2026, 1, number, 20, tzinfo=timezone.utc)
 
 
-#: Expressions whose values a setting changes: their input, the setting, another value of it, the
-#: expression, and a row whose value differs.
+#: Expressions that depend on a setting: their input, the setting, another value of it, the
+#: expression, and an input value with another result.
 CASES = {
     "day": ("at timestamp", ZONE, "Asia/Tokyo", lambda: F.to_date("at"), night(1)),
     "hour": ("at timestamp", ZONE, "Asia/Tokyo", lambda: F.hour("at"), night(1)),
@@ -100,11 +100,11 @@ def test_a_step_with_another_setting_is_refused_and_works_when_it_is_set_back(ow
         flow.advance_to(1)
         own.conf.set(setting, other)
         rows_in.insert([(2, None)])
-        with pytest.raises(SettingsChangedError) as told:
+        with pytest.raises(SettingsChangedError) as error:
             flow.advance_to(2)
         own.conf.set(setting, before)
         for part in (setting, before, other, "spark.conf.set(", "mix"):
-            assert part in str(told.value)
+            assert part in str(error.value)
         flow.step()
         assert sorted(row["id"] for row in out.at().collect()) == [1, 2]
 
@@ -138,8 +138,8 @@ def test_each_setting_of_spark_is_compared_or_left_out_with_a_reason(spark):
 def test_a_number_does_not_depend_on_the_zone(own):
     with Dataflow(own, buckets=2) as flow:
         rows, rows_in = flow.input("rows", "id int, s string, at timestamp")
-        made = rows.select("id", "at", F.regexp_replace("s", "b", "c").alias("s"))
-        out = made.withColumn("n", F.bin(F.col("id").cast("long"))).keep("out")
+        replaced = rows.select("id", "at", F.regexp_replace("s", "b", "c").alias("s"))
+        out = replaced.withColumn("n", F.bin(F.col("id").cast("long"))).keep("out")
         for number, name in enumerate(("UTC", "Asia/Tokyo"), 1):
             with under(own, zone=name):
                 rows_in.insert([(number, "b", night(number))])
@@ -183,7 +183,7 @@ def test_set_time_zone_in_a_cell_is_found(own):
         rows_in.insert([(2, night(1))])
         with pytest.raises(SettingsChangedError, match="timeZone = UTC, and the session has Asia"):
             flow.advance_to(2)
-        # A dataflow that is made again has the days of the new zone.
+        # A new dataflow has the days of the new zone.
         with Dataflow(own, buckets=2) as again:
             rows, rows_in = again.input("rows", "id int, at timestamp")
             out = rows.groupBy(F.to_date("at").alias("day")).count().keep("out")
@@ -298,7 +298,7 @@ def _sql_function(own, more):
     ).collect()
 
 
-#: How a session has a function by the name of ``more``.
+#: The ways to register a function ``more`` in a session.
 REGISTER = {
     "python": lambda own, more: own.udf.register("more", lambda x: x + more, "int"),
     "sql": _sql_function,

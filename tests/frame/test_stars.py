@@ -1,4 +1,4 @@
-"""Stars take the data columns, in each place in which PySpark takes them, under removals."""
+"""Stars expand to the data columns in the same places as in PySpark, also after removals."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def shown(frame: DataFrame) -> tuple[str, Counter[str]]:
 
 
 def test_stars_are_as_in_plain_spark(spark):
-    every = spark.sql(ROWS).coalesce(1)
-    some = every.where("v = 2 AND k = 1")
-    every.createOrReplaceTempView("rows_of_stars")
+    all_rows = spark.sql(ROWS).coalesce(1)
+    some = all_rows.where("v = 2 AND k = 1")
+    all_rows.createOrReplaceTempView("rows_of_stars")
     plain: dict[str, Any] = {}
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        rows, session = flow.input("d", every.schema)
+        rows, session = flow.input("d", all_rows.schema)
         outputs = {name: make(rows).keep() for name, make in PROGRAMS.items()}
         outputs |= {query: flow.sql(query).keep() for query in QUERIES}
-        session.insert(every)
+        session.insert(all_rows)
         flow.advance_to(1)
-        for when, there in enumerate((every, every.where("NOT (v <=> 2 AND k <=> 1)")), 1):
+        for when, there in enumerate((all_rows, all_rows.where("NOT (v <=> 2 AND k <=> 1)")), 1):
             there.createOrReplaceTempView("rows_of_stars")
             plain = {name: make(there) for name, make in PROGRAMS.items()}
             plain |= {

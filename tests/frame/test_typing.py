@@ -1,4 +1,4 @@
-"""What a type checker knows of a user's program: which methods frames have, and what they give."""
+"""Type checkers know the methods of frames and their results in a user's program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyspark_diff
 
 ROOT = Path(pyspark_diff.__file__).parent.parent
 
-#: A program in which a line has an error iff a comment on it names the error's code.
+#: A program. A line has an error iff it ends with a comment with the code of the error.
 PROGRAM = '''
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -69,7 +69,7 @@ with Dataflow(SparkSession.builder.getOrCreate()) as flow:
 '''
 
 
-#: How pyright calls what mypy calls so.
+#: The codes of mypy, and their equivalents of pyright.
 PYRIGHT = {
     "attr-defined": "reportAttributeAccessIssue",
     "assignment": "reportAssignmentType",
@@ -86,17 +86,17 @@ def path(tmp_path):
 
 
 def wanted(names=None):
-    """Lines with an error, and its code."""
-    found = [
+    """The numbers of the lines with an error, and its code."""
+    lines = [
         (number, line.rpartition("# ")[2])
         for number, line in enumerate(PROGRAM.splitlines(), 1)
         if "# " in line
     ]
-    return [(number, (names or {}).get(code, code)) for number, code in found]
+    return [(number, (names or {}).get(code, code)) for number, code in lines]
 
 
 def test_pyright_tells_wrong_programs_from_right(path):
-    """By basedpyright, whose package brings the Node.js that it needs, with pyright's own rules."""
+    """With the rules of pyright. The package basedpyright comes with its own Node.js."""
     (path.parent / "pyrightconfig.json").write_text(json.dumps({
         "typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "include": [path.name],
     }))
@@ -106,12 +106,12 @@ def test_pyright_tells_wrong_programs_from_right(path):
         cwd=path.parent, capture_output=True, text=True,
     )
     assert result.stdout.lstrip().startswith("{"), result.stdout + result.stderr
-    told = json.loads(result.stdout)["generalDiagnostics"]
-    found = [
-        (one["range"]["start"]["line"] + 1, one.get("rule")) for one in told
-        if one["severity"] == "error"
+    diagnostics = json.loads(result.stdout)["generalDiagnostics"]
+    actual = [
+        (item["range"]["start"]["line"] + 1, item.get("rule")) for item in diagnostics
+        if item["severity"] == "error"
     ]
-    assert sorted(found) == wanted(PYRIGHT), result.stdout
+    assert sorted(actual) == wanted(PYRIGHT), result.stdout
 
 
 def test_mypy_tells_wrong_programs_from_right(path):
@@ -120,6 +120,6 @@ def test_mypy_tells_wrong_programs_from_right(path):
          "--no-error-summary", str(path)],
         cwd=ROOT, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True,
     )
-    found = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", result.stdout, re.MULTILINE)
-    told = [(int(number), code) for number, code in found]
-    assert told == wanted(), result.stdout + result.stderr
+    matches = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", result.stdout, re.MULTILINE)
+    actual = [(int(number), code) for number, code in matches]
+    assert actual == wanted(), result.stdout + result.stderr
