@@ -15,7 +15,7 @@ import pyspark
 import pytest
 import test_other_functions
 
-#: The functions are tried in so many cases.
+#: The number of cases that share the functions.
 PARTS = 24
 
 
@@ -23,8 +23,8 @@ def test_each_function_is_classified(spark):
     known = registry.classified()
     new = [name for name in registry.names(spark) if name not in known]
     assert not new, f"classify them: python tests/frame/test_function_registry.py {' '.join(new)}"
-    apart = {name for name, (letters, _) in known.items() if not letters.strip("-")}
-    assert apart == registry.APART.keys()
+    unplaced = {name for name, (letters, _) in known.items() if not letters.strip("-")}
+    assert unplaced == registry.APART.keys()
     tests = {test for _, test in registry.APART.values()}
     assert all(callable(getattr(test_other_functions, test)) for test in tests)
     accepted = [name for name, (letters, _) in known.items() if "r" in letters]

@@ -1,4 +1,4 @@
-"""The functions of Spark's registry that are no expression of a row, an aggregate or a window.
+"""The functions of Spark's registry other than expressions of a row, aggregates and windows.
 
 `function_registry.APART` names the test of each. Each function is right or refused by name.
 """

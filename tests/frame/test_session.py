@@ -1,4 +1,4 @@
-"""`configure` and `session`: they complete what the user says and never contradict it."""
+"""`configure` and `session` add settings, and never change a setting of the user."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pyspark_diff.spark.session import ARROW_BATCH_ROWS, configure, session
 
 GIB = 2**30
 
-#: The module, whose name the package gives to its function.
+#: The module. In the package, its name is that of its function.
 module = importlib.import_module("pyspark_diff.spark.session")
 
 
 @pytest.fixture
 def no_session(monkeypatch, tmp_path):
-    """As in a new process: no Spark runs, and nothing is set outside the program."""
+    """As in a new process: without Spark, and without settings outside the program."""
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     for name in (
         "MASTER",
@@ -37,7 +37,7 @@ def no_session(monkeypatch, tmp_path):
         "SPARK_REMOTE",
     ):
         monkeypatch.delenv(name, raising=False)
-    # `configure` sets the variable; set first, it is put back afterwards.
+    # `configure` sets the variable. monkeypatch restores it only if it is set here first.
     monkeypatch.setenv("PYSPARK_PYTHON", "")
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
@@ -45,7 +45,7 @@ def no_session(monkeypatch, tmp_path):
 
 
 def options(*pairs, **arguments):
-    """The settings of a builder that had these pairs and was then configured."""
+    """The settings of a builder with these pairs after `configure`."""
     builder = SparkSession.builder
     for key, value in pairs:
         builder.config(key, value)
@@ -73,24 +73,25 @@ def test_versions_of_spark_are_checked_at_once(spark, monkeypatch, caplog):
         session, lambda: pyspark_diff.Dataflow(spark), lambda: pyspark_diff.DiffFrame(edges)
     )
 
-    def meet(found):
-        monkeypatch.setattr(version.pyspark, "__version__", found)
+    def meet(number):
+        monkeypatch.setattr(version.pyspark, "__version__", number)
         version._checked.clear()
         version.check.cache_clear()
 
     with monkeypatch.context() as old:
         old.delattr(type(edges).__mro__[1], "repartitionById")
         old.delattr(type(edges), "repartitionById", raising=False)
-        for found in ("3.5.4", "4.0.2"):
+        for number in ("3.5.4", "4.0.2"):
             for call in calls:
-                meet(found)
+                meet(number)
                 with pytest.raises(
-                    RuntimeError, match=f"this is Spark {found}, .* no repartitionById.* 4.1 to 4.3"
+                    RuntimeError,
+                    match=f"this is Spark {number}, .* no repartitionById.* 4.1 to 4.3",
                 ):
                     call()
-    for found, said in (("4.1.0", 0), ("4.3.7", 0), ("17.3.x-vendor", 1), ("4.4.0", 1),
-                        ("4.0.0", 1)):  # the client of Databricks 17.3
-        meet(found)
+    for number, said in (("4.1.0", 0), ("4.3.7", 0), ("17.3.x-vendor", 1), ("4.4.0", 1),
+                         ("4.0.0", 1)):  # the client of Databricks 17.3
+        meet(number)
         caplog.clear()
         for call in calls:
             result = call()
@@ -180,7 +181,7 @@ def test_what_the_user_set_is_kept(no_session, tmp_path, place, key, value):
     else:
         no_session.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {key}={value} pyspark-shell")
     got = options()
-    # The builder leaves it to Spark, which reads the same place.
+    # The builder omits the key, as Spark reads the same place.
     assert key not in got
     assert "spark.master" in got
 
@@ -201,7 +202,7 @@ def test_arguments_of_submit_are_read(no_session, tmp_path):
         "spark.ui.enabled",
     ):
         assert key not in got
-    # What was said there is also known here: the session is still a local one.
+    # `configure` reads the arguments, too: the session is still local.
     assert got["spark.pyspark.python"] == sys.executable
 
 
@@ -247,7 +248,7 @@ def test_remote_server_keeps_its_own(no_session):
 def test_local_server_is_completed(no_session):
     got = options(("spark.remote", "local[2]"))
     assert got["spark.sql.shuffle.partitions"] == "2"
-    # Spark refuses a master beside a remote.
+    # Spark refuses a master together with a remote.
     assert "spark.master" not in got
 
 
@@ -295,7 +296,7 @@ def test_running_session_is_returned_unchanged(spark):
 
 
 def test_running_session_is_found_from_another_thread(spark, monkeypatch):
-    # Only the default session is known there, and ``getOrCreate`` would change it.
+    # Another thread knows only the default session, and `getOrCreate` would change it.
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     assert session() is spark
 
@@ -319,14 +320,14 @@ import json
 from pyspark_diff.spark.session import session
 
 spark = session()
-kept = (
+names = (
     "spark.app.name",
     "spark.master",
     "spark.sql.execution.arrow.maxRecordsPerBatch",
     "spark.sql.execution.arrow.pyspark.enabled",
     "spark.sql.shuffle.partitions",
 )
-print(json.dumps({key: spark.conf.get(key) for key in kept}))
+print(json.dumps({key: spark.conf.get(key) for key in names}))
 """
 
 
@@ -362,11 +363,11 @@ def test_submitted_script_keeps_what_was_submitted(tmp_path):
 
 
 def test_import_is_quick_and_imports_nothing_heavy():
-    # Spark imports each installed package called pyspark_* when it looks for data sources.
+    # In its search for data sources, Spark imports each installed package called pyspark_*.
     heavy = "numba", "numpy", "pandas", "pyarrow", "pyspark"
     program = f"import sys, pyspark_diff; print([m for m in {heavy!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (found.stdout.strip(), found.stderr) == ("[]", "")
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")
 
 
 def test_public_names_are_looked_up_when_used():
