@@ -50,9 +50,9 @@ IDS: dict[str, tuple[str, ...]] = {
     "array<int>": ("array()", "array(null)", "array(1)", "array(1, null)", "array(1, 2)",
                    "array(2)"),
 }
-#: An algorithm that runs until nothing changes, over hundreds of rounds.
+#: All algorithms except `LONG`, which needs hundreds of rounds.
 NAMES = sorted(set(ALGORITHMS) - LONG)
-#: The results whose numbers are no ids, by column.
+#: The columns of results with numbers that are not ids.
 NUMBERS = {
     "distance", "in_degree", "out_degree", "degree", "triangles", "edges", "coefficient", "rank",
 }

@@ -21,7 +21,7 @@ from pyspark_diff import Dataflow
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.graphs import GraphDiff, Pregel
 
-#: Ids of both kinds: the last one is no vertex, and the one before it has no edge.
+#: Ids of both kinds. The last id is no vertex, and its predecessor has no edge.
 IDS: dict[str, list[Any]] = {"long": [*range(7)], "string": [f"v {n}'s" for n in range(7)]}
 Program = Callable[[GraphDiff], Any]
 Oracle = Callable[[list[Any], list[Edge]], Counter[Any]]
@@ -85,7 +85,7 @@ def shortest(
 
 @pytest.mark.parametrize("kind", IDS)
 def test_bfs_after_each_step(spark, kind):
-    """Paths that become longer and shorter, of no edge, and over allowed edges alone."""
+    """Growing and shrinking paths, empty paths, and paths over allowed edges only."""
     check(spark, kind, {
         "one": (lambda g: g.bfs("n = 0", "n = 4", maxPathLength=4),
                 shortest(lambda n: n == 0, lambda n: n == 4, 4)),

@@ -353,13 +353,13 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 SOURCE = 0
 
 
-def of_everyone(reachable: DiffFrame, graph: Any, none: float) -> DiffFrame:
+def with_unreachable(reachable: DiffFrame, graph: Any, none: float) -> DiffFrame:
     """Distances, also to vertices that cannot be reached."""
     rows = graphs.nodes_of(graph).join(reachable, "node", "left")
     return rows.withColumn("distance", F.coalesce("distance", F.lit(none)))
 
 
-def distances_of_everyone(now: Snapshot, third: bool) -> Any:
+def all_distances(now: Snapshot, third: bool) -> Any:
     there = replace(now, roots=frozenset({SOURCE}))
     reachable: dict[int, Any] = dict(lengths(there) if third else hops(there))
     return {(node, reachable.get(node, math.inf if third else 2**63 - 1)) for node in now.nodes}
@@ -379,9 +379,9 @@ def probabilities(now: Snapshot) -> Any:
 
 def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Snapshot], Any]]:
     programs: dict[str, Program] = {
-        "BFS": lambda g: of_everyone(
+        "BFS": lambda g: with_unreachable(
             graphs.bfs(g, [SOURCE], directed=directed), g, 2**63 - 1),
-        "SSSP": lambda g: of_everyone(
+        "SSSP": lambda g: with_unreachable(
             graphs.shortest_paths(g, [SOURCE], weight="third", directed=directed), g, math.inf),
         "WCC": graphs.connected_components,
         "CDLP": lambda g: graphs.label_propagation(g, rounds=4, directed=directed),
@@ -393,8 +393,8 @@ def graphalytics(algorithm: str, directed: bool) -> tuple[Program, Callable[[Sna
     }
     # Two opposite edges replace each undirected one. The definitions of Graphalytics agree then.
     definitions: dict[str, Callable[[Snapshot], Any]] = {
-        "BFS": lambda now: distances_of_everyone(now, False),
-        "SSSP": lambda now: distances_of_everyone(now, True),
+        "BFS": lambda now: all_distances(now, False),
+        "SSSP": lambda now: all_distances(now, True),
         "WCC": lambda now: smallest_of(nx.connected_components(now.simple())),
         "CDLP": voted_both_ways,
         "LCC": lambda now: {(node, share) for node, *_, share in clustered_both_ways(now)},
@@ -498,7 +498,7 @@ def updates_of(history: History, part: str) -> list[tuple[Any, ...]]:
     return updates
 
 
-def given_whole(spark: Any, history: History) -> SimpleNamespace:
+def whole_collections(spark: Any, history: History) -> SimpleNamespace:
     """The collections of a history, each with all of its updates."""
     return SimpleNamespace(**{
         part: DiffFrame(spark.createDataFrame(
@@ -511,7 +511,7 @@ def given_whole(spark: Any, history: History) -> SimpleNamespace:
 def check_whole(spark: Any, name: Any, history: History) -> None:
     program, oracle = PROGRAMS[name]
     history = history[:2] if name in LONG else history
-    result = program(given_whole(spark, history))
+    result = program(whole_collections(spark, history))
     updates = [tuple(row) for row in result.to_df().collect()]
     for at, now in enumerate(history):
         actual: Counter[tuple[Any, ...]] = Counter()
@@ -581,7 +581,7 @@ def test_every_algorithm_takes_objects_with_vertices_and_edges(spark, name):
     """With the column names of GraphFrames, and with attributes."""
     program, oracle = ALGORITHMS[name]
     history = at_random(3)[: 1 if name in LONG else None]
-    parts = given_whole(spark, history)
+    parts = whole_collections(spark, history)
     attribute = F.lit("x").alias("node")
     graph = SimpleNamespace(
         vertices=parts.alone.select(attribute, F.col("node").alias("id")),
