@@ -24,7 +24,12 @@ CEILINGS = ROOT / "ci" / "prose_ceilings.tsv"
 #: The messages of the sources, which count there.
 GENERATED = "messages.md"
 #: The text that has ceilings.
-SUBJECTS = ("pyspark_diff", "docs", "examples", "README.md", "CONTRIBUTING.md")
+SUBJECTS = (
+    "pyspark_diff", "docs", "examples", "README.md", "CONTRIBUTING.md", "tests", "benchmarks", "ci",
+    "scala-bridge",
+)
+#: The subjects whose folders are rooms.
+_DIVIDED = ("pyspark_diff", "tests")
 WORDS_MAX = 32
 #: The goal of each room, in faults per 1,000 words: no ceiling is lower.
 GOAL = 4.0
@@ -158,7 +163,7 @@ def files(subjects: Iterable[str]) -> Iterator[Path]:
 def room(path: Path) -> str:
     """The name under which the text of a file counts."""
     parts = path.relative_to(ROOT).parts
-    return "/".join(parts[:2]) if parts[0] == "pyspark_diff" and len(parts) > 2 else parts[0]
+    return "/".join(parts[:2]) if parts[0] in _DIVIDED and len(parts) > 2 else parts[0]
 
 
 def counts(subjects: Iterable[str] = SUBJECTS) -> tuple[dict[str, Count], list[str]]:

@@ -30,7 +30,7 @@ CLASSES = {
 CODE = re.compile(r"\w+\([^)]*\)|\w+=\S|'\w+'")
 
 
-class Given(NamedTuple):
+class Workspace(NamedTuple):
     """Collections and frames for the calls that provoke messages."""
 
     spark: Any
@@ -65,8 +65,8 @@ def frames(spark):
 
 
 @pytest.fixture
-def given(spark, frames, tmp_path):
-    return Given(spark, *frames, str(tmp_path / "store"))
+def workspace(spark, frames, tmp_path):
+    return Workspace(spark, *frames, str(tmp_path / "store"))
 
 
 def _lists(key, values):
@@ -149,7 +149,7 @@ def _negative(g, **options):
     ).at(0).collect()
 
 
-Step = Callable[[Given], object]
+Step = Callable[[Workspace], object]
 
 #: A part of a message, the call that provokes it, and the call that it advises.
 REMEDIES: dict[str, tuple[Step, Step]] = {
@@ -526,16 +526,16 @@ def test_each_message_that_names_a_remedy_is_in_a_table():
 
 
 @pytest.mark.parametrize("part", REMEDIES)
-def test_a_remedy_works_as_the_message_words_it(given, part):
+def test_a_remedy_works_as_the_message_words_it(workspace, part):
     provoke, remedy = REMEDIES[part]
     with pytest.raises(DiffError) as error:
-        provoke(given)
+        provoke(workspace)
     assert part in str(error.value)
-    remedy(given)
+    remedy(workspace)
 
 
-def test_reading_too_early_names_the_call_that_helps(given):
-    with given.flow() as flow:
+def test_reading_too_early_names_the_call_that_helps(workspace):
+    with workspace.flow() as flow:
         orders, session = flow.input("orders", "id int, customer int")
         orders.keep("orders")
         session.insert([(1, 1)])
