@@ -162,6 +162,7 @@ def test_a_part_is_refused_by_name(spark, reader, text):
             flow.sql(text)
 
 
+@pytest.mark.classic_only("the reader of texts makes aggregates with FILTER of a pivot")
 def test_a_pivot_by_sessions_is_refused(spark):
     text = f"SELECT * FROM (SELECT k, v, {FIVE} AS w FROM t) PIVOT (sum(v) FOR k IN (1, 2))"
     with Dataflow(spark) as flow:
