@@ -268,7 +268,7 @@ REFUSED = [
     (lambda: F.call_function("min_by", F.col("k"), F.col("x"), F.lit(2)), "min_by with 3 arg"),
     (lambda: F.count_distinct("*"), "name the columns one by one"),
     (lambda: "x", "it got str"),
-    (lambda: {"x": "first"}, "first.*depends on chance"),
+    (lambda: {"x": "product"}, "product.*not supported"),
 ]
 
 
