@@ -1,4 +1,4 @@
-"""The kernels against dictionaries: huge and tiny ranges, nulls, collisions, nothing, overflow."""
+"""The kernels against dictionaries: extreme ranges, nulls, collisions, overflow, no rows."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from pyspark_diff.kernels.sums import sum_by_code
 from pyspark_diff.kernels.updates import UpdateChunk, advanced, bounds_of, concat, empty, spread
 from pyspark_diff.trace import storage
 
-#: A hundred of these cost as much as one step of a dataflow.
+#: A hundred of the examples cost as much as one step of a dataflow.
 many = settings(max_examples=8 * settings().max_examples)
 
 LEAST, MOST = -(2**63), 2**63 - 1
 EDGES = [LEAST, LEAST + 1, -(2**31), -1, 0, 1, 2, 3, 2**31, 2**62, MOST]
 
-#: Values of each type; the types that a record consists of.
+#: Values of each type, and the column types of records.
 DATE, STAMP = datetime.date, datetime.datetime
 VALUES = {
     pa.int64(): st.sampled_from([*EDGES, None]) | st.integers(0, 3),
@@ -70,25 +70,25 @@ SHAPES = [
 
 layouts = st.builds(Layout, st.sampled_from(SHAPES), st.sampled_from([-1, 0, 1]))
 
-#: Times and diffs of rows: one for all, or each its own, close to one another or as far as can be.
+#: Times and diffs of rows: one number, or one per row, from a narrow or from the widest range.
 few, edges = st.integers(0, 3), st.sampled_from(EDGES)
 times = st.sampled_from([few, few, edges, st.integers(2**62, 2**62 + 2**20), 0, 3, LEAST, MOST])
-#: Half of them cancel often.
+#: Half of the strategies cancel often.
 small = st.sampled_from([1, -1, 2, -2, 0])
 diffs = st.sampled_from([small, small, small, small, edges, 1, -1, 0, 2**62, LEAST])
 
 
 @st.composite
 def batches(draw, layout, most=10, diffs=diffs):
-    """Rows in the form of kernels, and the same rows as (record, time, diff)."""
+    """An update chunk, and its rows as (record, time, diff)."""
     pool = draw(st.lists(st.tuples(*map(VALUES.get, layout.types)), min_size=1, max_size=4))
     least = draw(st.sampled_from([most // 2, 0]))
     records = draw(st.lists(st.sampled_from(pool), min_size=least, max_size=most))
-    return made(layout, records, draw(times), draw(diffs), draw)
+    return encode_records(layout, records, draw(times), draw(diffs), draw)
 
 
-def made(layout, records, time, diff, draw=None):
-    """`batches` for given records; time and diff are numbers, lists or strategies of numbers."""
+def encode_records(layout, records, time, diff, draw=None):
+    """`batches` of fixed records; time and diff are numbers, lists or strategies of numbers."""
     rows = len(records)
     values = []
     for value in (time, diff):
@@ -96,7 +96,7 @@ def made(layout, records, time, diff, draw=None):
             value = draw(st.lists(value, min_size=rows, max_size=rows))
         values.append(value)
     if not layout.types and isinstance(values[0], int):
-        values[0] = [values[0]] * rows  # somebody has to tell how many rows there are
+        values[0] = [values[0]] * rows  # only the times store the number of rows
     columns = [
         pa.array([record[i] for record in records], kind) for i, kind in enumerate(layout.types)
     ]
@@ -158,8 +158,8 @@ def test_consolidate(data, layout):
         with pytest.raises(DiffOverflowError):
             consolidate(updates)
         return
-    found = check_grouped(layout, consolidate(updates))
-    assert {(record, time): diff for record, time, diff in found} == expected
+    checked = check_grouped(layout, consolidate(updates))
+    assert {(record, time): diff for record, time, diff in checked} == expected
 
 
 @many
@@ -186,12 +186,12 @@ def test_sums_by_code(codes, diff, data):
         with pytest.raises(DiffOverflowError):
             sum_by_code(np.array(codes), low, high - low, diff)
         return
-    found, sums = sum_by_code(np.array(codes), low, high - low, diff)
-    assert found.tolist() == sorted(code for code, n in expected.items() if n)
-    assert sums.tolist() == [expected[code] for code in found.tolist()]
+    actual, sums = sum_by_code(np.array(codes), low, high - low, diff)
+    assert actual.tolist() == sorted(code for code, n in expected.items() if n)
+    assert sums.tolist() == [expected[code] for code in actual.tolist()]
 
 
-#: How far keys, times and diffs lie apart decides between tables, packed sorts and ranks.
+#: The ranges of keys, times and diffs decide between tables, packed sorts and ranks.
 RANGES = [(3, 1, 3), (2**13, 1, 1), (2**13, 50, 3), (2**40, 1, 2**30), (2**40, 2**30, 1),
           (2**63, 1, 1), (2**63, 50, 3), (3 * 2**61, 50, 3), (2**63, 2**63, 2**40),
           (2**20, 2**20, 2**20), (2**50, 5, 2**48)]
@@ -202,7 +202,7 @@ RANGES = [(3, 1, 3), (2**13, 1, 1), (2**13, 50, 3), (2**40, 1, 2**30), (2**40, 2
 def test_many_rows_are_consolidated(use_thresholds, rows, partitioned, keys, times, diffs):
     use_thresholds(partition_rows_min=partitioned)
     random = np.random.default_rng(rows)
-    # Some rows occur again, and some of these cancel.
+    # Some rows occur again, and some repetitions cancel.
     key = random.integers(-keys, keys, rows)
     time = random.integers(0, times, rows)
     diff = random.integers(-diffs, diffs, rows) if diffs > 1 else np.full(rows, diffs)
@@ -213,8 +213,8 @@ def test_many_rows_are_consolidated(use_thresholds, rows, partitioned, keys, tim
     for each_time, each_diff in [(time, diff), (3, diff), (time, 2), (3, -1)]:
         updates = UpdateChunk(key, None, each_time, each_diff)
         grouped = consolidate(updates)
-        found = check_grouped(layout, grouped)
-        assert {(r, t): d for r, t, d in found} == summed(rows_of(layout, updates))
+        checked = check_grouped(layout, grouped)
+        assert {(r, t): d for r, t, d in checked} == summed(rows_of(layout, updates))
 
 
 @many
@@ -248,11 +248,11 @@ def test_replay(data, layout):
         st.integers(-2, 2) | st.sampled_from([2**62, LEAST, MOST]),
         min_size=records, max_size=records,
     ))
-    standing = dict(zip((r for r, _, _ in rows_of(layout, grouped.records())), base))
+    counts = dict(zip((r for r, _, _ in rows_of(layout, grouped.records())), base))
     expected = []
     for record, _, diff in rows_of(layout, grouped.updates):
-        expected.append((standing[record], standing[record] + diff))
-        standing[record] += diff
+        expected.append((counts[record], counts[record] + diff))
+        counts[record] += diff
     packed = np.array(base, dtype=np.int64)
     if not fits(after for _, after in expected):
         with pytest.raises(DiffOverflowError):
@@ -262,13 +262,13 @@ def test_replay(data, layout):
     assert list(zip(before.tolist(), after.tolist())) == expected
 
 
-def check_moved(layout, found, rows, since):
-    """Beyond ``since`` every accumulation is what it was, and nothing lies before it."""
+def check_moved(layout, actual, rows, since):
+    """At each time from ``since`` on, accumulations are unchanged; no update lies before it."""
     moved = rows if since is None else [(r, max(t, since), d) for r, t, d in rows]
-    assert {(r, t): d for r, t, d in found} == summed(moved)
+    assert {(r, t): d for r, t, d in actual} == summed(moved)
     if since is not None:
         for time in {since, *(t for _, t, _ in rows if t >= since), MOST}:
-            assert accumulate(found, time) == accumulate(rows, time)
+            assert accumulate(actual, time) == accumulate(rows, time)
 
 
 sinces = st.sampled_from([4, 2, None, 1, 0, LEAST, 2**62, MOST])
@@ -287,8 +287,8 @@ def test_compact(data, layout, since):
             compact(grouped, since)
         return
     compacted = compact(grouped, since)
-    found = check_grouped(layout, Grouped(compacted, starts_of(layout, compacted)))
-    check_moved(layout, found, rows, since)
+    actual = check_grouped(layout, Grouped(compacted, starts_of(layout, compacted)))
+    check_moved(layout, actual, rows, since)
 
 
 def starts_of(layout, updates):
@@ -323,8 +323,8 @@ def test_keys_are_found_wherever_they_lie(seed, shape, rows, count):
     assert group.tolist() == np.repeat(np.arange(needles.size), high - low).tolist()
     assert row.tolist() == [i for pair in zip(low, high) for i in range(*pair)]
     begins, ends = lookup._ranges(needles, hay)
-    found = high > low
-    assert begins[found].tolist() == low[found].tolist()
+    hits = high > low
+    assert begins[hits].tolist() == low[hits].tolist()
     assert (ends - begins).tolist() == (high - low).tolist()
 
 
@@ -342,7 +342,7 @@ def hays():
 
 @pytest.mark.parametrize("hay", list(hays()), ids=len)
 def test_a_search_looks_at_no_row_that_is_not_there(hay, monkeypatch):
-    """By Python, as an address is not looked at by anybody else."""
+    """In Python: only the replaced ``word`` checks addresses."""
     def word(address):
         assert 0 <= address // 8 < hay.size
         return int(hay[address // 8])
@@ -370,13 +370,13 @@ def test_merge(data, layout, since):
             merge(parts, since)
         return
     merged = merge(parts, since)
-    found = check_grouped(layout, Grouped(merged, starts_of(layout, merged)))
-    check_moved(layout, found, rows, since)
+    actual = check_grouped(layout, Grouped(merged, starts_of(layout, merged)))
+    check_moved(layout, actual, rows, since)
 
 
 @contextmanager
 def every_merge():
-    """Batches are merged however few their rows are, by Python, which looks at bounds."""
+    """Merge batches of any size, in Python, which checks bounds."""
     with (
         thresholds.using(merge_rows_min=0), pytest.MonkeyPatch.context() as patch,
         np.errstate(over="ignore"),
@@ -407,7 +407,7 @@ def test_merge_of_numbers(parts, pairs, since):
     batches = []
     for rows, shared in parts:
         key, value, *own = np.array(rows, dtype=np.int64).T.copy()
-        time, diff, place = (one if s is None else s for one, s in zip(own, shared))
+        time, diff, place = (column if s is None else s for column, s in zip(own, shared))
         with suppress(DiffOverflowError):
             value = value if pairs else None
             updates = UpdateChunk(key, None, time, diff, value, coordinate=place)
@@ -420,21 +420,21 @@ def test_merge_of_numbers(parts, pairs, since):
             merge(batches, since)
         return
     with every_merge():
-        found = merge(batches, since)
+        merged = merge(batches, since)
     with thresholds.using(merge_rows_min=0):
         compiled = merge(batches, since)
-    assert compiled.key64.tolist() == found.key64.tolist()
-    assert compiled.diffs().tolist() == found.diffs().tolist()
-    assert isinstance(found.time, int) or not isinstance(expected.time, int)
+    assert compiled.key64.tolist() == merged.key64.tolist()
+    assert compiled.diffs().tolist() == merged.diffs().tolist()
+    assert isinstance(merged.time, int) or not isinstance(expected.time, int)
     names = ("key64", "val64") if pairs and len(expected) else ("key64",)
     for name in names:
-        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
-    assert found.times().tolist() == expected.times().tolist()
-    assert found.diffs().tolist() == expected.diffs().tolist()
+        assert getattr(merged, name).tolist() == getattr(expected, name).tolist()
+    assert merged.times().tolist() == expected.times().tolist()
+    assert merged.diffs().tolist() == expected.diffs().tolist()
     if len(expected):
-        places = [spread(one.coordinate, len(one)).tolist() for one in (found, expected)]
+        places = [spread(chunk.coordinate, len(chunk)).tolist() for chunk in (merged, expected)]
         assert places[0] == places[1]
-        assert (found.val64 is None) == (not pairs)
+        assert (merged.val64 is None) == (not pairs)
 
 
 @pytest.mark.parametrize("diffs, total", [
@@ -461,34 +461,34 @@ def test_merge_of_what_cancels(keys, left):
         for n, key in enumerate(keys)
     ]
     with every_merge():
-        found = merge(batches, None)
-    assert found.key64.tolist() == left
-    assert (found.time, found.coordinate) == (4, 6) or not left
+        merged = merge(batches, None)
+    assert merged.key64.tolist() == left
+    assert (merged.time, merged.coordinate) == (4, 6) or not left
 
 
 @pytest.mark.parametrize("since, times", [
     (None, [3, 5, 5]), (4, [4, 5, 5]), (5, [5, 5, 5]), (6, [6, 6, 6]),
 ])
 def test_merge_of_batches_that_end_at_one_time(since, times):
-    one = UpdateChunk(np.array([1, 2]), None, np.array([3, 5]), 1)
-    batches = [one, UpdateChunk(np.array([3]), None, 5, 1)]
+    first = UpdateChunk(np.array([1, 2]), None, np.array([3, 5]), 1)
+    batches = [first, UpdateChunk(np.array([3]), None, 5, 1)]
     with every_merge():
-        found = merge(batches, since)
-    assert (found.key64.tolist(), found.times().tolist()) == ([1, 2, 3], times)
+        merged = merge(batches, since)
+    assert (merged.key64.tolist(), merged.times().tolist()) == ([1, 2, 3], times)
 
 
 def several(data, layout):
-    """Consolidated batches, and the rows of all of them."""
+    """Consolidated batches, and all their rows."""
     parts, rows = [], []
     for _ in range(data.draw(st.integers(0, 4))):
-        updates, found = data.draw(batches(layout))
-        if fits(summed(found).values()):
+        updates, batch_rows = data.draw(batches(layout))
+        if fits(summed(batch_rows).values()):
             part = consolidate(updates).updates
-            # What comes from a file has no columns where there are none to keep.
+            # A batch from a file has no columns if its layout needs none.
             if data.draw(st.booleans()):
                 part = ipc.from_bytes(ipc.to_bytes(part))
             parts.append(part)
-            rows += found
+            rows += batch_rows
     return parts, rows
 
 
@@ -504,27 +504,27 @@ def test_few_rows_are_consolidated_as_many(data, layout, pairs):
         columns = [
             st.lists(VALUES[kind], min_size=rows, max_size=rows) for kind in layout.all_types
         ]
-        given = [data.draw(column) for column in columns]
+        values = [data.draw(column) for column in columns]
         time, diff = (
-            np.array(data.draw(st.lists(one, min_size=rows, max_size=rows)), np.int64)
-            for one in (few, small)
+            np.array(data.draw(st.lists(numbers, min_size=rows, max_size=rows)), np.int64)
+            for numbers in (few, small)
         )
         updates = layout.encode(
-            [pa.array(column, kind) for column, kind in zip(given, layout.all_types)], time, diff
+            [pa.array(column, kind) for column, kind in zip(values, layout.all_types)], time, diff
         )
     else:
-        updates, _ = data.draw(batches(layout, diffs=diffs.filter(lambda one: one != 2**62)))
+        updates, _ = data.draw(batches(layout, diffs=diffs.filter(lambda diff: diff != 2**62)))
     with suppress(DiffOverflowError):
-        found = consolidate(updates)
+        consolidated = consolidate(updates)
         with thresholds.using(consolidate_few_rows_max=0):
             right = consolidate(updates)
-        assert rows_of(layout, found.updates) == rows_of(layout, right.updates)
-        assert found.updates.key64.tolist() == right.updates.key64.tolist()
-        assert found.starts.tolist() == right.starts.tolist()
-        if pairs and len(found.updates):
-            assert found.key_starts.tolist() == right.key_starts.tolist()
+        assert rows_of(layout, consolidated.updates) == rows_of(layout, right.updates)
+        assert consolidated.updates.key64.tolist() == right.updates.key64.tolist()
+        assert consolidated.starts.tolist() == right.starts.tolist()
+        if pairs and len(consolidated.updates):
+            assert consolidated.key_starts.tolist() == right.key_starts.tolist()
         elif not pairs:
-            assert found.key_starts is None and right.key_starts is None
+            assert consolidated.key_starts is None and right.key_starts is None
 
 
 @many
@@ -532,19 +532,19 @@ def test_few_rows_are_consolidated_as_many(data, layout, pairs):
 def test_counts_of_few_records_are_those_of_many(data, layout, parts):
     drawn = [data.draw(batches(layout))[0] for _ in range(parts + 1)]
     try:
-        new, *old = [consolidate(one) for one in drawn]
+        new, *old = [consolidate(updates) for updates in drawn]
     except DiffOverflowError:
         return
-    found, errors = [], []
+    counts, errors = [], []
     for most in thresholds.current.look_up_few_rows_max, -1:
         with thresholds.using(look_up_few_rows_max=most):
             try:
-                *columns, read = lookup.counted_on([one.updates for one in old], new)
-                found.append(([column.tolist() for column in columns], read))
+                *columns, read = lookup.counted_on([grouped.updates for grouped in old], new)
+                counts.append(([column.tolist() for column in columns], read))
             except DiffOverflowError:
                 errors.append(most)
     assert not errors or len(errors) == 2
-    assert not found or found[0] == found[1]
+    assert not counts or counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 32, 33, 100])
@@ -569,8 +569,8 @@ def test_accumulated(data, layout):
             with pytest.raises(DiffOverflowError):
                 accumulated(records, parts)
             return
-    found, read = accumulated(records, parts)
-    assert found.tolist() == [sums[record] for record in wanted]
+    counts, read = accumulated(records, parts)
+    assert counts.tolist() == [sums[record] for record in wanted]
     assert read == len(there)
 
 
@@ -587,9 +587,9 @@ def test_many_records_are_found(mask, wanted, there):
         records = consolidate(drawn(wanted)).records()
         batch = consolidate(drawn(there)).updates
         sums = {record: diff for record, _, diff in rows_of(layout, batch)}
-        found, read = accumulated(records, [batch, empty(), batch])
+        counts, read = accumulated(records, [batch, empty(), batch])
         expected = [2 * sums.get(record, 0) for record, _, _ in rows_of(layout, records)]
-        assert found.tolist() == expected
+        assert counts.tolist() == expected
         assert read == 2 * sum(1 for n in expected if n)
 
 
@@ -617,10 +617,10 @@ def test_records_are_found_among_those_of_their_key(mask, kinds):
             for *record, diff in zip(*(c.to_pylist() for c in layout.decode(batch)),
                                      batch.diffs().tolist()):
                 sums[tuple(record)] += diff
-        found, read = accumulated(wanted, [*batches, empty()])
+        counts, read = accumulated(wanted, [*batches, empty()])
         records = list(zip(*(c.to_pylist() for c in layout.decode(wanted))))
-        assert found.tolist() == [sums[record] for record in records]
-        # Others of the same key are not read.
+        assert counts.tolist() == [sums[record] for record in records]
+        # Other records of the same key are not read.
         assert read <= 2 * len(batches) * len(records)
 
 
@@ -639,19 +639,19 @@ def test_split(data, layout, buckets):
     parts = list(split(updates, layout, buckets))
     numbers = [number for number, _ in parts]
     assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(buckets))
-    found, where = {}, {}
+    diff_of, where = {}, {}
     for number, part in parts:
         assert len(part)
         for record, time, diff in check_grouped(layout, Grouped(part, starts_of(layout, part))):
-            assert (record, time) not in found
-            found[record, time] = diff
+            assert (record, time) not in diff_of
+            diff_of[record, time] = diff
             assert where.setdefault(record, number) == number, "one record in two buckets"
-        # The bucket is a function of the record alone, however it is held.
+        # The bucket is a function of the record alone, in any encoding.
         assert set(layout.buckets(part, buckets).tolist()) == {number}
         columns = layout.decode(part)
         again = layout.encode(columns, part.times(), 1)
         assert set(layout.buckets(again, buckets).tolist()) == {number}
-    assert found == expected
+    assert diff_of == expected
 
 
 # layout
@@ -683,19 +683,19 @@ def test_layout_takes_chunks_and_slices():
 
 @pytest.mark.parametrize("keys", [(pa.int64(),), (pa.string(),), ()])
 def test_each_row_has_a_key_and_a_value_that_may_have_no_columns(keys):
-    """At a time and a diff that all rows share."""
+    """All rows share a time and a diff."""
     values = () if keys else (pa.int64(),)
     layout = Layout(keys, value=Layout(values))
-    found = []
+    halves = []
     for rows in 2, 200:
         column = pa.array([1, 2] * (rows // 2)).cast(layout.all_types[0])
         updates = layout.encode([column], 3, 1)
         assert updates.key64.size == updates.val64.size == len(updates) == rows
-        one = consolidate(updates)
-        assert one.updates.diffs().tolist() == [rows // 2] * 2
-        found.append(one.updates)
-    one = consolidate(concat([updates, *found])).updates
-    assert len(one) == 2 and one.diffs().tolist() == [201, 201]
+        grouped = consolidate(updates)
+        assert grouped.updates.diffs().tolist() == [rows // 2] * 2
+        halves.append(grouped.updates)
+    total = consolidate(concat([updates, *halves])).updates
+    assert len(total) == 2 and total.diffs().tolist() == [201, 201]
 
 
 @many
@@ -718,15 +718,15 @@ def test_ipc(data, layout, narrow):
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
     cut = updates.between(start, stop)
-    for found in (
+    for decoded in (
         ipc.from_batch(ipc.to_batch(cut, narrow=narrow)),
         ipc.from_bytes(ipc.to_bytes(cut)),
         ipc.from_bytes(pa.py_buffer(ipc.to_bytes(cut))),
     ):
-        assert rows_of(layout, found) == rows[start:stop]
-        assert found.key64.tolist() == cut.key64.tolist()
-        assert isinstance(found.time, int) == isinstance(cut.time, int)
-        assert isinstance(found.diff, int) == isinstance(cut.diff, int)
+        assert rows_of(layout, decoded) == rows[start:stop]
+        assert decoded.key64.tolist() == cut.key64.tolist()
+        assert isinstance(decoded.time, int) == isinstance(cut.time, int)
+        assert isinstance(decoded.diff, int) == isinstance(cut.diff, int)
 
 
 @many
@@ -745,17 +745,17 @@ def test_files(data, layout, tmp_path_factory):
 def test_numbers_are_narrowed_without_loss(reach):
     low = LEAST if reach > MOST else -5
     numbers = np.array([low, low + reach // 2, low + reach], dtype=np.int64)
-    found = ipc.from_bytes(ipc.to_bytes(UpdateChunk(numbers, None, numbers, numbers)))
-    assert found.key64.tolist() == found.time.tolist() == found.diff.tolist() == numbers.tolist()
+    read = ipc.from_bytes(ipc.to_bytes(UpdateChunk(numbers, None, numbers, numbers)))
+    assert read.key64.tolist() == read.time.tolist() == read.diff.tolist() == numbers.tolist()
 
 
 def test_vectors_are_read_back():
     keys, vectors = np.array([3, 5]), DiffVectors(np.array([[1, 2], [0, -1]]))
     for columns in (None, (pa.array(["a", "b"]),)):
         updates = UpdateChunk(keys, columns, 4, vectors)
-        found = ipc.from_batch(ipc.to_batch(updates))
-        assert found.diff.values.tolist() == vectors.values.tolist()
-        assert (found.values, found.columns) == (None, columns)
+        decoded = ipc.from_batch(ipc.to_batch(updates))
+        assert decoded.diff.values.tolist() == vectors.values.tolist()
+        assert (decoded.values, decoded.columns) == (None, columns)
 
 
 def test_other_format_is_refused():
@@ -771,8 +771,8 @@ def test_other_format_is_refused():
 @given(data=st.data(), layout=layouts)
 def test_concat(data, layout):
     drawn = [data.draw(batches(layout)) for _ in range(data.draw(st.integers(0, 4)))]
-    found = concat([updates for updates, _ in drawn])
-    assert rows_of(layout, found) == [row for _, rows in drawn for row in rows]
+    joined = concat([updates for updates, _ in drawn])
+    assert rows_of(layout, joined) == [row for _, rows in drawn for row in rows]
 
 
 @many
@@ -780,7 +780,7 @@ def test_concat(data, layout):
 def test_take(data, layout):
     updates, rows = data.draw(batches(layout))
     mask = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    indices = [i for i, taken in enumerate(mask) if taken]
+    indices = [i for i, is_taken in enumerate(mask) if is_taken]
     expected = [rows[i] for i in indices]
     assert rows_of(layout, updates.take(np.array(mask, dtype=bool))) == expected
     assert rows_of(layout, updates.take(np.array(indices, dtype=np.int64))) == expected
@@ -796,7 +796,7 @@ def test_advanced(data, layout, since):
 
 @pytest.mark.parametrize("layout", [Layout(shape) for shape in SHAPES])
 def test_kernels_accept_no_rows(layout):
-    nothing = made(layout, [], [], [])[0]
+    nothing = encode_records(layout, [], [], [])[0]
     for updates in (nothing, empty(), concat([]), concat([empty(), nothing])):
         grouped = consolidate(updates)
         assert len(grouped.updates) == grouped.starts.size == 0
@@ -818,50 +818,53 @@ def test_every_kernel_that_is_called_says_its_types():
     from pyspark_diff import kernels
     from pyspark_diff.kernels import warm_up
 
-    every: dict[str, set[str]] = {}
+    callees: dict[str, set[str]] = {}
     for module in iter_modules(kernels.__path__):
-        for name, found in vars(import_module(f"{kernels.__name__}.{module.name}")).items():
-            if isinstance(found, Dispatcher) and found.__module__.endswith(f".{module.name}"):
-                inner = found.py_func.__code__.co_names
-                every[f"{module.name}.{name}"] = {
+        for name, value in vars(import_module(f"{kernels.__name__}.{module.name}")).items():
+            if isinstance(value, Dispatcher) and value.__module__.endswith(f".{module.name}"):
+                inner = value.py_func.__code__.co_names
+                callees[f"{module.name}.{name}"] = {
                     f"{used.__module__.rpartition('.')[2]}.{used.__name__}"
-                    for used in map(found.py_func.__globals__.get, inner)
+                    for used in map(value.py_func.__globals__.get, inner)
                     if isinstance(used, Dispatcher)
                 }
     declared = warm_up.called()
-    assert set(every) - set().union(*every.values()) == set(declared)
-    for name, one in declared.items():
-        assert len({signature(text) for text in one.declared}) == len(one.declared) > 0, name
+    assert set(callees) - set().union(*callees.values()) == set(declared)
+    for name, dispatcher in declared.items():
+        signatures = {signature(text) for text in dispatcher.declared}
+        assert len(signatures) == len(dispatcher.declared) > 0, name
 
 
 def test_one_form_of_a_kernel_serves_all_that_can_be_given_as_its_types():
     @kernel("int64[:]!-, int64[:], int64")
-    def put(values, out, number):
+    def add_number(values, out, number):
         for i in range(out.size):
             out[i] = values[i] + number
 
-    def given(**flags):
-        values = np.arange(6)[::2] if flags.pop("apart", False) else np.arange(3)
+    def array_of(**flags):
+        values = np.arange(6)[::2] if flags.pop("strided", False) else np.arange(3)
         values.flags.writeable = not flags.get("read", False)
         return values
 
-    for values in (given(), given(read=True), given(apart=True), given(apart=True, read=True)):
+    for values in (
+        array_of(), array_of(read=True), array_of(strided=True), array_of(strided=True, read=True)
+    ):
         for number in (5, np.int64(5)):
             out = np.empty(3, np.int64)
-            put(values, out, number)
+            add_number(values, out, number)
             assert out.tolist() == [value + 5 for value in values]
-    assert list(put.overloads) == [signature(*put.declared)]
+    assert list(add_number.overloads) == [signature(*add_number.declared)]
     with pytest.MonkeyPatch.context() as patch:
-        # The way is known: asking Python for it takes fifty times as long as a short call.
+        # The compiled form is cached: a search in Python takes fifty times as long as a short call.
         for name in ("_compile_for_args", "_search_new_conversions"):
-            patch.setattr(type(put), name, None)
-        put(given(apart=True, read=True), np.empty(3, np.int64), 5)
-    # What was not foreseen is compiled for when it comes.
+            patch.setattr(type(add_number), name, None)
+        add_number(array_of(strided=True, read=True), np.empty(3, np.int64), 5)
+    # Types that are not declared are compiled at their first call.
     out = np.empty(3, np.float64)
-    put(np.array([0.5, 1.5, 2.5]), out, 5)
-    assert out.tolist() == [5.5, 6.5, 7.5] and len(put.overloads) == 2
+    add_number(np.array([0.5, 1.5, 2.5]), out, 5)
+    assert out.tolist() == [5.5, 6.5, 7.5] and len(add_number.overloads) == 2
     with pytest.raises(TypingError):
-        put(given(), given(read=True), 5)
+        add_number(array_of(), array_of(read=True), 5)
 
 
 def test_a_number_in_a_call_is_no_type_of_its_own():
@@ -877,14 +880,14 @@ def test_a_number_in_a_call_is_no_type_of_its_own():
 
 
 def test_workers_keep_their_memory():
-    """Asked for once a process; other C libraries than glibc answer no and lose nothing."""
+    """The setting is made once a process; C libraries other than glibc lack it and lose nothing."""
     from pyspark_diff.kernels.memory import keep_memory
 
     assert keep_memory() is keep_memory()
 
 
 def test_large_work_leaves_the_process_as_it_was(monkeypatch):
-    """Also after an error, with other work inside of it, and where the user has set it up."""
+    """Also after an error, in nested work, and if the user has configured the allocator."""
     import gc
 
     from pyspark_diff.kernels import memory
@@ -901,23 +904,23 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
             self.trimmed += 1
 
     library = Library()
-    gc.unfreeze()  # other tests may have left something
+    gc.unfreeze()  # other tests may have frozen objects
     monkeypatch.setattr(memory, "_malloc", lambda: library)
     for name in (*memory._SET_UP, memory._ARROW):
         monkeypatch.delenv(name, raising=False)
     pool = pa.default_memory_pool().backend_name
-    kept = {**dict(memory._USUAL), **dict(memory._KEPT)}
+    changed = {**dict(memory._USUAL), **dict(memory._KEPT)}
     with pytest.raises(ZeroDivisionError):
         with memory.large_work():
             with memory.large_work():
-                assert library.settings == kept and gc.get_freeze_count()
-            assert library.settings == kept and gc.get_freeze_count() and not library.trimmed
+                assert library.settings == changed and gc.get_freeze_count()
+            assert library.settings == changed and gc.get_freeze_count() and not library.trimmed
             assert pa.default_memory_pool().backend_name == "system"
             1 / 0
     assert pa.default_memory_pool().backend_name == pool
     assert library.settings == dict(memory._USUAL)
     assert library.trimmed == 1 and not gc.get_freeze_count()
-    # What the user has chosen stays.
+    # Settings of the user stay.
     gc.freeze()
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
     library.settings.clear()
@@ -940,14 +943,14 @@ def test_large_work_leaves_the_process_as_it_was(monkeypatch):
 def test_large_work_that_is_interrupted_as_it_begins_leaves_the_process_as_it_was(
     monkeypatch, call
 ):
-    """Python looks for a signal behind each call."""
+    """Python checks for signals after each call."""
     import gc
     from types import SimpleNamespace
 
     from pyspark_diff.kernels import memory
 
     settings = {}
-    library = SimpleNamespace(mallopt=lambda *one: settings.update([one]) or 1,
+    library = SimpleNamespace(mallopt=lambda *setting: settings.update([setting]) or 1,
                               malloc_trim=lambda pad: None)
     gc.unfreeze()
     monkeypatch.setattr(memory, "_malloc", lambda: library)
@@ -956,11 +959,11 @@ def test_large_work_that_is_interrupted_as_it_begins_leaves_the_process_as_it_wa
     owner = {"mallopt": library, "set_memory_pool": pa, "freeze": gc}[call]
     done, pool = getattr(owner, call), pa.default_memory_pool().backend_name
 
-    told = iter([KeyboardInterrupt()])
+    interrupts = iter([KeyboardInterrupt()])
 
     def interrupted(*arguments):
         done(*arguments)
-        for once in told:
+        for once in interrupts:
             raise once
 
     monkeypatch.setattr(owner, call, interrupted)
@@ -975,7 +978,7 @@ def test_large_work_that_is_interrupted_as_it_begins_leaves_the_process_as_it_wa
 
 
 def test_idle_workers_give_memory_back(monkeypatch, use_thresholds):
-    """Once no task has come for a while, and not if they have little."""
+    """Workers do so after some idle time, and only if they have much."""
     from time import sleep
     from types import SimpleNamespace
 
@@ -995,22 +998,22 @@ def test_idle_workers_give_memory_back(monkeypatch, use_thresholds):
     with pytest.raises(ZeroDivisionError), memory.worker_task():
         1 / 0
     with memory.worker_task():
-        sleep(0.4)  # the one before is over for longer than that
+        sleep(0.4)  # the previous task ended longer ago than the idle time
         assert not trimmed
     memory._idle.join()
     assert trimmed == [0]
 
 
 def test_threads_take_memory_from_one_place():
-    """Else what a thread gives back is lost for the next one, and all pages are touched anew."""
-    found = subprocess.run(
+    """Else a thread cannot reuse memory that another one freed, and all pages fault again."""
+    process = subprocess.run(
         [sys.executable, "-c", THREADS_AT_WORK], check=True, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    shared, pages = map(int, found.stdout.split())
+    shared, pages = map(int, process.stdout.split())
     if not shared:
         pytest.skip("this C library has no such setting")
-    assert pages < 400_000  # of blocks of 25,000, of which some are held; else 4 million
+    assert pages < 400_000  # a block has 25,000 pages, and some blocks stay; else 4 million
 
 
 THREADS_AT_WORK = """
@@ -1021,7 +1024,7 @@ from pyspark_diff.kernels.memory import large_work, share_memory
 
 def work(number):
     for _ in range(20):
-        held = [bytearray(b"1") * 100_000_000, bytearray(b"1") * 100_000_000]
+        blocks = [bytearray(b"1") * 100_000_000, bytearray(b"1") * 100_000_000]
 
 def pages():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -1067,12 +1070,12 @@ def test_pairs_are_consolidated_alike_with_and_without_partitions(rows):
     for limit in (1, 2**60):
         with thresholds.using(partition_rows_min=limit):
             grouped = consolidate(updates)
-        found = grouped.updates
+        merged = grouped.updates
         if not expected:
-            assert not len(found)
+            assert not len(merged)
             continue
-        places = list(zip(found.key64.tolist(), found.val64.tolist(), found.times().tolist()))
-        assert dict(zip(places, found.diffs().tolist())) == expected
+        places = list(zip(merged.key64.tolist(), merged.val64.tolist(), merged.times().tolist()))
+        assert dict(zip(places, merged.diffs().tolist())) == expected
         assert places == sorted(places)
         heads = [i for i, p in enumerate(places) if i == 0 or p[:2] != places[i - 1][:2]]
         assert grouped.starts.tolist() == heads
@@ -1111,15 +1114,16 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
     sides = []
     for before, rows in zip(old, later):
         half = len(before) // 2 if cut else 0
-        held = [batch(part).updates for part in (before[:half], before[half:]) if part]
-        sides.append(Reached(held, [], batch(rows) if rows else Grouped(empty(), np.empty(0)), 0))
-    found, pieces = Counter(), []
+        old_parts = [batch(part).updates for part in (before[:half], before[half:]) if part]
+        new_part = batch(rows) if rows else Grouped(empty(), np.empty(0))
+        sides.append(Reached(old_parts, [], new_part, 0))
+    actual, pieces = Counter(), []
     with thresholds.using(multiply_pairs_max=replayed):
         pairs = join(*sides, (), 5, most)
         for piece in pairs.pieces:
-            made = list(piece())
-            assert all(0 < len(part) <= most for part in made)
-            pieces += made
+            chunks = list(piece())
+            assert all(0 < len(part) <= most for part in chunks)
+            pieces += chunks
     assert sum(map(len, pieces)) <= pairs.rows
     for part in pieces:
         left = [layout.column(part.left, i, part.left_rows).to_pylist() for i in range(2)]
@@ -1127,7 +1131,7 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
         times, diffs = (np.broadcast_to(x, len(part)).tolist() for x in (part.time, part.diff))
         for k, a, other, b, time, diff in zip(*left, *right, times, diffs):
             assert k == other
-            found[k, a, b, time] += diff
+            actual[k, a, b, time] += diff
     expected = Counter()
     everything = [[(*row, False) for row in rows] for rows in old]
     for rows, more in zip(everything, later):
@@ -1137,7 +1141,7 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
             if k == other and (recent or also):
                 names = (ord(a), ord(b)) if kind == "numbers" else (a, b)
                 expected[k, *names, max(s, t)] += c * d
-    assert {k: d for k, d in found.items() if d} == {k: d for k, d in expected.items() if d}
+    assert {k: d for k, d in actual.items() if d} == {k: d for k, d in expected.items() if d}
 
 
 @given(
@@ -1148,7 +1152,7 @@ def test_join_of_histories(old, new, kind, cut, most, replayed):
     buckets=st.integers(1, 6),
 )
 def test_rows_under_keys_are_those_of_all_files(rows, keys, buckets):
-    """What is found in the files of buckets is what is found in the batch that they are cut of."""
+    """A look-up in the files of buckets returns the same rows as one in the whole batch."""
     layout = Layout((pa.int64(),), value=None)
     columns = [np.array(column, np.int64) for column in zip(*rows)] or [np.empty(0, np.int64)] * 4
     key64, time, diff, coordinate = columns
@@ -1158,20 +1162,20 @@ def test_rows_under_keys_are_those_of_all_files(rows, keys, buckets):
     expected = batch.take(np.isin(batch.key64, wanted)) if len(batch) else batch
     if not files:
         return
-    found = rows_under(
+    actual = rows_under(
         wanted, layout.buckets(UpdateChunk(wanted, None, 0, 1), buckets), files
     )
-    assert found.key64.tolist() == expected.key64.tolist()
-    for one, other in (
-        (found.times(), expected.times()), (found.diffs(), expected.diffs()),
-        (np.broadcast_to(found.coordinate, len(found)),
+    assert actual.key64.tolist() == expected.key64.tolist()
+    for ours, theirs in (
+        (actual.times(), expected.times()), (actual.diffs(), expected.diffs()),
+        (np.broadcast_to(actual.coordinate, len(actual)),
          np.broadcast_to(expected.coordinate, len(expected))),
     ):
-        assert one.tolist() == other.tolist()
+        assert ours.tolist() == theirs.tolist()
 
 
 def test_what_has_gone_meets_nothing_in_a_join():
-    """Records that are replaced one after the other: each pair comes and goes once."""
+    """Each step replaces every record, so that each pair comes and goes once."""
     keys, steps = 50, 20
     step = np.tile(np.arange(1, steps), keys)
     first = consolidate(UpdateChunk(np.arange(keys), None, 0, 1, np.zeros(keys, np.int64))).updates
@@ -1183,18 +1187,18 @@ def test_what_has_gone_meets_nothing_in_a_join():
     sides = [Reached([first], [], consolidate(rows), 0) for _ in range(2)]
     pairs = join(*sides, (), 1, 1000)
     assert pairs.read == 2 * keys
-    made = [len(part) for piece in pairs.pieces for part in piece()]
-    # Of each side one record goes and one comes, and the other side has one at a time; both sides
-    # change together, so that what goes meets what has come as well.
-    assert sum(made) == 4 * keys * (steps - 1)
-    assert max(made) <= 1000
+    sizes = [len(part) for piece in pairs.pieces for part in piece()]
+    # At each step, both sides retract one record per key and insert one. Retractions also meet the
+    # insertions of the other side, so that each step has four pairs per key.
+    assert sum(sizes) == 4 * keys * (steps - 1)
+    assert max(sizes) <= 1000
 
 
 def test_joins_of_sums_beyond_64_bits_are_refused():
     new = consolidate(UpdateChunk(np.array([7]), None, 1, 2**62, np.array([1])))
-    one = consolidate(UpdateChunk(np.array([7]), None, 3, 1, np.array([1])))
+    late = consolidate(UpdateChunk(np.array([7]), None, 3, 1, np.array([1])))
     old = UpdateChunk(np.array([7]), None, 0, 2**62, np.array([1]))
-    sides = Reached([old], [], new, 0), Reached([], [], one, 0)
+    sides = Reached([old], [], new, 0), Reached([], [], late, 0)
     with pytest.raises(DiffOverflowError):
         for piece in join(*sides, (), 1, 10).pieces:
             list(piece())
@@ -1206,14 +1210,14 @@ def test_joins_of_sums_beyond_64_bits_are_refused():
     (-(2**63), 1), (2**62, -2), (3037000499, 3037000499), (2**63 - 1, -1),
 ])
 def test_products_of_diffs_beyond_64_bits_are_refused(a, b):
-    """However large, and whatever is left of them in 64 bits: also where that is zero."""
+    """Also if the product wraps to zero in 64 bits."""
     walked = [Reached([], [], runs_of(rows_with(7, 0, x)), 0) for x in (a, b)]
-    beside = [
+    consolidated = [
         Reached([], [], consolidate(concat([rows_with(7, 0, x), rows_with(8, 2, 1)])), 0)
         for x in (a, b)
     ]
-    # At a coordinate of a loop, updates are multiplied out.
-    ways = [(walked, ()), (beside, ()), (walked, (0,)), (beside, (0,))]
+    # Inside a loop, the join multiplies all pairs of updates.
+    ways = [(walked, ()), (consolidated, ()), (walked, (0,)), (consolidated, (0,))]
     for sides, at in ways:
         pieces = join(*sides, at, None, 10).pieces
         if -(2**63) <= a * b < 2**63:
@@ -1228,20 +1232,20 @@ def test_products_of_diffs_beyond_64_bits_are_refused(a, b):
 @pytest.mark.parametrize("at", [(), (0,)])
 @pytest.mark.parametrize("a, b", [(2**62, -2), (-(2**63), 1), (3, 5)])
 def test_a_product_of_diffs_that_are_stored_once_is_stored_once(a, b, at):
-    """An array with one number for several pairs has no number for the others."""
+    """A diff is one number, or an array with a number for each pair."""
     keys = np.arange(3)
     sides = [Reached([], [], runs_of(UpdateChunk(keys, None, 1, x, keys)), 0) for x in (a, b)]
     met = [part for piece in join(*sides, at, None, 10).pieces for part in piece()]
     assert all(np.shape(part.diff) in ((), (len(part),)) for part in met)
-    found = [diff for part in met for diff in np.broadcast_to(part.diff, len(part)).tolist()]
-    assert found == [a * b] * 3
+    diffs = [diff for part in met for diff in np.broadcast_to(part.diff, len(part)).tolist()]
+    assert diffs == [a * b] * 3
 
 
 @pytest.mark.parametrize("lead", [-1, 0, 1])
 def test_products_beyond_64_bits_are_refused_where_histories_are_long(use_thresholds, lead):
     use_thresholds(multiply_pairs_max=1)
     sides = []
-    for first in 1, 1 + lead:  # the side that comes first is met by the other one
+    for first in 1, 1 + lead:  # the later side meets the earlier one
         time = np.arange(80)
         diff = np.where(time % 2, -(2**62), 2**62)
         rows = UpdateChunk(np.full(80, 7), None, first + time, diff, time // 2)
@@ -1253,7 +1257,7 @@ def test_products_beyond_64_bits_are_refused_where_histories_are_long(use_thresh
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_long_histories_that_come_and_go_make_few_pairs(kind):
-    """200 values, each there at one time only, on both sides: 400 events and not 160,000 pairs."""
+    """Each side has 200 values that exist at one time only: 400 events and not 160,000 pairs."""
     layout = Layout((pa.int64(),), value=Layout((kind,)))
     values = [str(n // 2) if kind == pa.string() else n // 2 for n in range(400)]
     columns = [pa.array([7] * 400), pa.array(values, kind)]
@@ -1266,7 +1270,7 @@ def test_long_histories_that_come_and_go_make_few_pairs(kind):
 @many
 @given(seed=st.integers(0, 2**32 - 1))
 def test_parts_with_values_are_added_up(seed):
-    """The time of a part, and its diff, is a column or a number."""
+    """Times and diffs of a part are a column or one number."""
     random = np.random.default_rng(seed)
     wide = int(random.choice([1 << 8, 1 << 20]))
     parts, wanted = [], Counter()
@@ -1279,11 +1283,11 @@ def test_parts_with_values_are_added_up(seed):
         both = (np.broadcast_to(x, size).tolist() for x in (time, diff))
         for *row, d in zip(key.tolist(), value.tolist(), *both):
             wanted[tuple(row)] += d
-    found = sums.sum_parts(parts)
-    if found is None:  # too narrow
+    totals = sums.sum_parts(parts)
+    if totals is None:  # too narrow
         return
-    rows = len(found[0])
-    columns = [np.broadcast_to(x, rows).tolist() for x in found]
+    rows = len(totals[0])
+    columns = [np.broadcast_to(x, rows).tolist() for x in totals]
     assert list(zip(*columns)) == sorted((*row, d) for row, d in wanted.items() if d)
 
 
@@ -1314,19 +1318,19 @@ def test_parts_are_consolidated_as_what_they_are_together(parts, one_time, one_d
     whole = consolidate(concat(map(batch, parts)))
     slots = 0 if valued else 1 << 22
     with thresholds.using(partition_rows_min=0, dense_slots_per_row_max=slots):
-        given_ = [batch(rows) for rows in parts]
-        found = consolidate_parts(given_)
-    assert given_ == []
-    for grouped in (found, Runs(found.updates)) if len(found.updates) else ():
+        inputs = [batch(rows) for rows in parts]
+        consolidated = consolidate_parts(inputs)
+    assert inputs == []
+    for grouped in (consolidated, Runs(consolidated.updates)) if len(consolidated.updates) else ():
         for name in ("key64", "val64") if valued else ("key64",):
-            ours, theirs = (getattr(one.updates, name) for one in (grouped, whole))
+            ours, theirs = (getattr(side.updates, name) for side in (grouped, whole))
             assert ours.tolist() == theirs.tolist()
         assert grouped.updates.times().tolist() == whole.updates.times().tolist()
         assert grouped.updates.diffs().tolist() == whole.updates.diffs().tolist()
         assert grouped.starts.tolist() == whole.starts.tolist()
         if valued:
             assert grouped.key_starts.tolist() == whole.key_starts.tolist()
-    assert len(found.updates) == len(whole.updates)
+    assert len(consolidated.updates) == len(whole.updates)
 
 
 _EDGES = st.sampled_from(
@@ -1343,9 +1347,9 @@ def _leaves(a, b):
 @given(_any, _any)
 @settings(max_examples=500)
 def test_what_leaves_64_bits_is_seen(a, b):
-    """Compiled, where a sum or product of signed numbers is taken never to wrap."""
-    found = [not -2**63 <= made < 2**63 for made in (a + b, a * b)]
-    assert _leaves(a, b) == (*found, abs(a - b) < 256)
+    """In compiled code, which may assume that signed numbers do not wrap."""
+    leaves = [not -2**63 <= result < 2**63 for result in (a + b, a * b)]
+    assert _leaves(a, b) == (*leaves, abs(a - b) < 256)
 
 
 @settings(max_examples=200)
@@ -1355,7 +1359,7 @@ def test_what_leaves_64_bits_is_seen(a, b):
     diff=st.sampled_from([1, -3, 2**60]), mask=st.sampled_from([-1, 1]), ordered=st.booleans(),
 )
 def test_values_behind_hashes_are_consolidated_as_they_are(rows, diff, mask, ordered):
-    """As if they were numbered first, also where many have one key and two values one hash."""
+    """As with numbered values, also if a key has many rows and if hashes of values collide."""
     rows = (sorted(rows) if ordered else rows) * 2
     layout = Layout((pa.int64(),), value=Layout((pa.string(), pa.int64()), mask))
     key, text, number = zip(*rows)
@@ -1370,11 +1374,11 @@ def test_values_behind_hashes_are_consolidated_as_they_are(rows, diff, mask, ord
                     consolidate(updates)
                 return
         direct = consolidation._consolidate_hashed(updates)
-        found = consolidate(updates)
+        actual = consolidate(updates)
     different = len(set(zip(text, number)))
     collide = different > len(set(updates.val64.tolist()))
     assert direct is not None or collide or diff * len(rows) >= 2**63
-    for ours, theirs in (found, expected), (direct or found, expected):
+    for ours, theirs in (actual, expected), (direct or actual, expected):
         assert np.array_equal(ours.updates.key64, theirs.updates.key64)
         assert np.array_equal(ours.updates.diffs(), theirs.updates.diffs())
         assert ours.updates.time == theirs.updates.time == 4
@@ -1401,13 +1405,13 @@ def test_a_few_rows_are_consolidated_as_many_are(data, pairs, wide):
     updates = UpdateChunk(key, None, time, diff, value)
     with thresholds.using(consolidate_few_rows_max=0):
         expected = consolidate(updates)
-    found = consolidate(updates)
-    assert len(found.updates) == len(expected.updates)
+    actual = consolidate(updates)
+    assert len(actual.updates) == len(expected.updates)
     for part in ("key64", "val64", "time", "diff"):
-        ours, theirs = getattr(found.updates, part), getattr(expected.updates, part)
+        ours, theirs = getattr(actual.updates, part), getattr(expected.updates, part)
         assert np.array_equal(ours, theirs) and isinstance(ours, np.ndarray) == isinstance(
             theirs, np.ndarray
         ), part
-    assert np.array_equal(found.starts, expected.starts)
+    assert np.array_equal(actual.starts, expected.starts)
     if pairs:
-        assert np.array_equal(found.key_starts, expected.key_starts)
+        assert np.array_equal(actual.key_starts, expected.key_starts)
