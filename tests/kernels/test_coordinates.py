@@ -1,4 +1,4 @@
-"""Loop coordinates as the kernels have them, packed and many at once, against their definitions."""
+"""Packed loop coordinates and arrays of them, against the definitions of their operations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def coordinates(depth: int) -> st.SearchStrategy[Coordinate]:
     return st.tuples(*[st.integers(0, MOST)] * depth)
 
 
-def packed(found: list[Coordinate]) -> np.ndarray:
-    return np.array([pack(c) for c in found], np.int64)
+def packed(points: list[Coordinate]) -> np.ndarray:
+    return np.array([pack(c) for c in points], np.int64)
 
 
 @given(st.data(), depths)
@@ -51,19 +51,19 @@ def test_what_is_too_large_to_be_packed_is_refused(depth: int) -> None:
 @given(st.data(), depths)
 def test_a_limit_is_the_partial_order(data: st.DataObject, depth: int) -> None:
     limit = data.draw(coordinates(depth))
-    found = data.draw(st.lists(coordinates(depth)))
-    mask = Limit(depth, pack(limit)).mask(packed(found))
-    assert mask.tolist() == [less_equal(c, limit) for c in found]
+    points = data.draw(st.lists(coordinates(depth)))
+    mask = Limit(depth, pack(limit)).mask(packed(points))
+    assert mask.tolist() == [less_equal(c, limit) for c in points]
 
 
 @given(st.data(), depths)
 def test_least_upper_bounds(data: st.DataObject, deep: int) -> None:
     at = data.draw(coordinates(deep))
     depth = data.draw(st.integers(1, deep))
-    found = data.draw(st.lists(coordinates(depth), min_size=1))
-    expected = [pack(join(enter(c, deep - depth), at)) for c in found]
-    assert lub(packed(found), depth, at).tolist() == expected
-    assert [lub(pack(c), depth, at) for c in found] == expected
+    points = data.draw(st.lists(coordinates(depth), min_size=1))
+    expected = [pack(join(enter(c, deep - depth), at)) for c in points]
+    assert lub(packed(points), depth, at).tolist() == expected
+    assert [lub(pack(c), depth, at) for c in points] == expected
     assert lub(0, 0, at) == pack(at)
 
 
@@ -74,35 +74,35 @@ Known = list[tuple[int, Coordinate]]
 
 
 def closure(old: Known, new: Known, depth: int) -> set[tuple[int, Coordinate]]:
-    """Joins of all sets of a key's coordinates that have a new one among them."""
-    found = set()
+    """Per key, the joins of all sets of coordinates with at least one new coordinate."""
+    joins = set()
     for key in range(KEYS):
         fresh = {enter(c, depth - len(c)) for k, c in new if k == key}
-        every = sorted({enter(c, depth - len(c)) for k, c in old if k == key} | fresh)
-        for size in range(1, len(every) + 1):
-            for some in combinations(every, size):
+        known = sorted({enter(c, depth - len(c)) for k, c in old if k == key} | fresh)
+        for size in range(1, len(known) + 1):
+            for some in combinations(known, size):
                 if not fresh.isdisjoint(some):
-                    found.add((key, reduce(join, some)))
-    return found
+                    joins.add((key, reduce(join, some)))
+    return joins
 
 
 def visits(old: Known, new: Known, depth: int, shallow: Known) -> set[tuple[int, Coordinate]]:
     """The visits of a loop that follows `due_after`, the smallest coordinate first.
 
-    As in the engine: what is new is known from its coordinate's turn on. ``shallow`` are updates of
-    another arrangement, with one loop less around it.
+    As in the engine, a visit reads the new updates up to its own coordinate. ``shallow`` has the
+    updates of another arrangement, which is outside of the innermost loop.
     """
     agenda: dict[int, set[int]] = {}
     for key, c in new:
         agenda.setdefault(pack(c), set()).add(key)
     heap = list(agenda)
     heapq.heapify(heap)
-    seen = set()
+    visited = set()
     while heap:
         code = heapq.heappop(heap)
         at = unpack(code, depth)
         keys = sorted(agenda[code])
-        seen.update((key, at) for key in keys)
+        visited.update((key, at) for key in keys)
         known = old + [(key, c) for key, c in new if pack(c) <= code]
         sides = [(batches(known), depth), (batches(shallow), depth - 1)]
         distinct = UpdateChunk(np.array(keys, np.int64), None, 0, 1)
@@ -112,17 +112,17 @@ def visits(old: Known, new: Known, depth: int, shallow: Known) -> set[tuple[int,
                 agenda[later] = set()
                 heapq.heappush(heap, later)
             agenda[later].update(touched.key64.tolist())
-    return seen
+    return visited
 
 
 def batches(known: Known) -> list[UpdateChunk]:
-    """Updates as the kernels find them: in order, some in a batch of one coordinate."""
+    """Sorted batches: the first update with a scalar coordinate, and all others with an array."""
     last, first = known[:1], sorted(known[1:])
-    found = [UpdateChunk(np.array([key]), None, 0, 1, coordinate=pack(c)) for key, c in last]
+    chunks = [UpdateChunk(np.array([key]), None, 0, 1, coordinate=pack(c)) for key, c in last]
     if first:
         keys = np.array([key for key, _ in first], np.int64)
-        found.append(UpdateChunk(keys, None, 0, 1, coordinate=packed([c for _, c in first])))
-    return found
+        chunks.append(UpdateChunk(keys, None, 0, 1, coordinate=packed([c for _, c in first])))
+    return chunks
 
 
 @given(st.data(), depths)
@@ -138,13 +138,13 @@ def test_visits_are_the_join_closure(data: st.DataObject, depth: int) -> None:
 
 def test_three_coordinates_need_more_than_pairs() -> None:
     old: Known = [(0, (1, 0, 0)), (0, (0, 1, 0))]
-    found = visits(old, [(0, (0, 0, 1))], 3, [])
-    assert found == {(0, c) for c in ((0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1))}
+    visited = visits(old, [(0, (0, 0, 1))], 3, [])
+    assert visited == {(0, c) for c in ((0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1))}
 
 
 def test_an_old_pair_above_a_new_time_is_due() -> None:
-    found = visits([(0, (3, 0)), (0, (0, 3))], [(0, (1, 1))], 2, [])
-    assert found == {(0, c) for c in ((1, 1), (3, 1), (1, 3), (3, 3))}
+    visited = visits([(0, (3, 0)), (0, (0, 3))], [(0, (1, 1))], 2, [])
+    assert visited == {(0, c) for c in ((1, 1), (3, 1), (1, 3), (3, 3))}
 
 
 def test_nothing_is_due_without_a_new_time_of_the_key() -> None:
@@ -156,8 +156,8 @@ def test_nothing_is_due_without_a_new_time_of_the_key() -> None:
 @pytest.mark.parametrize("side", [1, 2, 5])
 def test_the_closure_of_the_axes_is_the_cube(side: int) -> None:
     old = [(0, t) for n in range(side) for t in ((n, 0, 0), (0, n, 0), (0, 0, n))]
-    found = visits(old, [(0, (0, 0, 0))], 3, [])
-    assert found == {(0, c) for c in product(range(side), repeat=3)}
+    visited = visits(old, [(0, (0, 0, 0))], 3, [])
+    assert visited == {(0, c) for c in product(range(side), repeat=3)}
 
 
 def test_in_one_loop_each_visit_tells_the_next() -> None:

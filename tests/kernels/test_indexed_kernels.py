@@ -1,4 +1,4 @@
-"""Kernels over an index by key, against what they say, computed record by record."""
+"""Kernels over an index by key, against their definitions, computed record by record."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def updates(rows, coordinates=True):
     if not rows:
         return UpdateChunk(np.empty(0, np.int64), None, 0, 1, np.empty(0, np.int64))
     k, v, t, c, d = (np.array(column, np.int64) for column in zip(*rows))
-    found = UpdateChunk(k, None, t, d, v, coordinate=c if coordinates else 0)
-    return consolidate(found).updates
+    chunk = UpdateChunk(k, None, t, d, v, coordinate=c if coordinates else 0)
+    return consolidate(chunk).updates
 
 
 def index_of(batches, buckets):
-    """An index of batches of rows, each a pair of rows and whether they are past."""
+    """An index of batches, which are pairs of rows and whether the rows are past."""
     parts = [
         (bucket, part, old) for rows, old in batches
         for bucket, part in partition(updates(rows), LAYOUT, buckets)
@@ -55,11 +55,11 @@ def index_of(batches, buckets):
 
 
 def in_order(rows):
-    """Rows of (key, value, time, diff) as a kernel takes them."""
-    found = updates([(k, v, t, 0, d) for k, v, t, d in rows], False)
-    if not len(found):
+    """Consolidated (key, value, time, diff) rows as columns, the input of a kernel."""
+    chunk = updates([(k, v, t, 0, d) for k, v, t, d in rows], False)
+    if not len(chunk):
         return (np.empty(0, np.int64),) * 4
-    return found.key64, found.val64, found.times(), found.diffs()
+    return chunk.key64, chunk.val64, chunk.times(), chunk.diffs()
 
 
 @many
@@ -75,84 +75,83 @@ def test_replay(batches, rounds, mode, buckets, far, at_once):
         batches = [[(k, 0, t, c, d) for k, _, t, c, d in batch] for batch in batches]
         rounds = [[(k, 0, t, d) for k, _, t, d in rows] for rows in rounds]
     elif far:
-        # Far apart.
         batches = [[(k, v * NEAR, t, c, d) for k, v, t, c, d in batch] for batch in batches]
         rounds = [[(k, v * NEAR, t, d) for k, v, t, d in rows] for rows in rounds]
-        if len(batches) % 2:  # and more of them than are looked through
+        if len(batches) % 2:  # and too many values to search one by one
             batches.append([(1, v, 0, v % 3, 1) for v in range(2 * NEAR, 4 * NEAR)])
     index = index_of([(batch, True) for batch in batches], buckets)
-    every = [(k, v, t, c, d) for batch in batches for k, v, t, c, d in batch]
+    history = [(k, v, t, c, d) for batch in batches for k, v, t, c, d in batch]
     due: dict[int, set[int]] = {}
     for at in range(6):
         rows = rounds[at] if at < len(rounds) else []
         keys, values, times, diffs = in_order(rows)
         visited = np.array(sorted({*keys.tolist(), *due.pop(at, ())}), np.int64)
         starts = np.append(np.searchsorted(keys, visited), keys.size)
-        found, again, when = replay_new(
+        output, again, when = replay_new(
             visited, starts, values, times, diffs, index, at, mode
         )
         for k, c in zip(again.tolist(), when.tolist()):
             due.setdefault(c, set()).add(k)
-        every += [(k, v, t, at, d) for k, v, t, d in rows]
-        assert Counter(given_of(found, mode)) == expected(every, at, mode)
+        history += [(k, v, t, at, d) for k, v, t, d in rows]
+        assert Counter(counts_of(output, mode)) == expected(history, at, mode)
 
 
 @pytest.mark.parametrize("base", [2**62, -2**62 - NEAR, 2**63 - 1 - NEAR, -2**63])
 def test_large_values_that_lie_just_not_close_together(base):
-    """As floats they are equal, or about so."""
+    """As floats, the values are equal or nearly equal."""
     rows = [(1, base, LOWER, 1), (1, base + NEAR, LOWER, 1)]
     keys, values, times, diffs = in_order(rows)
     index, starts = KeyIndex([], 1, narrow=False), np.array([0, 2])
-    found, _, _ = replay_new(keys[:1], starts, values, times, diffs, index, 0, LEAST)
-    assert found.T.tolist() == [[1, base, LOWER, 1]]
+    output, _, _ = replay_new(keys[:1], starts, values, times, diffs, index, 0, LEAST)
+    assert output.T.tolist() == [[1, base, LOWER, 1]]
     keys, values, times, diffs = in_order([(1, base, LOWER + 1, -1)])
-    found, _, _ = replay_new(keys, np.array([0, 1]), values, times, diffs, index, 1, LEAST)
-    assert sorted(found.T.tolist()) == [
+    output, _, _ = replay_new(keys, np.array([0, 1]), values, times, diffs, index, 1, LEAST)
+    assert sorted(output.T.tolist()) == [
         [1, base, LOWER + 1, -1], [1, base + NEAR, LOWER + 1, 1]
     ]
 
 
-def given_of(found, mode):
-    """What a kernel gave, as records with multiplicities; functions of both are their product."""
-    given: Counter = Counter()
+def counts_of(output, mode):
+    """The output of a kernel as multiplicities; `_function` applies to the counts of `BOTH`."""
+    counts: Counter = Counter()
     before: dict = {}
-    for k, v, t, d in found.T.tolist():
+    for k, v, t, d in output.T.tolist():
         if mode != BOTH:
-            given[k, v, t] += d
+            counts[k, v, t] += d
             continue
         change = _function(d) - _function(v)
         if t >= LOWER:
-            given[k, 0, t] += change - before.get(k, 0)
+            counts[k, 0, t] += change - before.get(k, 0)
         before[k] = change
-    return {record: d for record, d in given.items() if d}
+    return {record: d for record, d in counts.items() if d}
 
 
 def _function(count):
     return count * count
 
 
-def expected(every, at, mode):
-    found: Counter = Counter()
-    for k in {row[0] for row in every}:
+def expected(history, at, mode):
+    changes: Counter = Counter()
+    for k in {row[0] for row in history}:
         last: Counter = Counter()
         for t in range(LOWER - 1, LOWER + 7):
-            now = result(every, k, t, at, mode)
-            now.subtract(result(every, k, t, at - 1, mode))
+            now = result(history, k, t, at, mode)
+            now.subtract(result(history, k, t, at - 1, mode))
             if t >= LOWER:
                 for v in {*now, *last}:
-                    found[k, v, t] += now[v] - last[v]
+                    changes[k, v, t] += now[v] - last[v]
             last = now
-    return {record: d for record, d in found.items() if d}
+    return {record: d for record, d in changes.items() if d}
 
 
-def result(every, k, t, at, mode):
+def result(history, k, t, at, mode):
     counts: Counter = Counter()
-    for key, v, time, c, d in every:
+    for key, v, time, c, d in history:
         if key == k and time <= t and c <= at:
             counts[v] += d
-    standing = [v for v, n in counts.items() if n > 0]
+    present = [v for v, n in counts.items() if n > 0]
     if mode == LEAST:
-        return Counter([min(standing)] if standing else [])
+        return Counter([min(present)] if present else [])
     number = counts[0]
     if mode == NUMBER:
         return Counter([number] if number else [])
@@ -172,7 +171,7 @@ def test_join(batches, new, rounds, buckets, most):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_join_of_many_events_of_each_key(seed):
-    """More than an insertion sort takes at once: their runs are merged."""
+    """The kernel merges sorted runs, as one insertion sort cannot take so many events."""
     chance = random.Random(seed)
 
     def drawn(count, first, last):
@@ -188,26 +187,26 @@ def test_join_of_many_events_of_each_key(seed):
 
 
 def check_join(batches, new, rounds, buckets, most):
-    """Rounds of new updates of ours, after each of which some of theirs are added."""
+    """Join rounds of our updates with an index that grows after each round."""
     outside = [(k, v, t, 0, d) for k, v, t, d in new]
     index = index_of([*batches, (outside, False)], buckets)
-    every = [row for batch, _ in batches for row in batch] + outside
+    theirs = [row for batch, _ in batches for row in batch] + outside
     for at, (ours, added) in enumerate(rounds):
         pairs = join_new(*in_order(ours), index, at, 1 << 20)
-        found: Counter = Counter()
+        actual: Counter = Counter()
         for k, a, b, t, d, c in pairs.T.tolist():
-            found[k, a, b, t, c] += d
+            actual[k, a, b, t, c] += d
         wanted: Counter = Counter()
         for k, a, t, d in ours:
-            for key, b, time, c, e in every:
+            for key, b, time, c, e in theirs:
                 if k == key:
                     when = t if time < LOWER else max(t, time)
                     wanted[k, a, b, when, max(c, at)] += d * e
-        assert +found == +wanted and -found == -wanted
+        assert +actual == +wanted and -actual == -wanted
         keys, values, times, diffs = in_order(added)
         with thresholds.using(index_batch_rows_min=most):
             index.add(keys, values, times, diffs, at)
-        every += [(k, v, t, at, d) for k, v, t, d in added]
+        theirs += [(k, v, t, at, d) for k, v, t, d in added]
 
 
 def test_a_key_that_was_added_and_not_looked_up_is_in_a_batch_once(use_thresholds):
@@ -247,7 +246,7 @@ def test_large_diffs_that_meet_what_changes_are_left_to_others():
     assert join_new(*in_order(rows), index, 0, 100) is None
 
 
-#: Numbers that lie close together, and such that do not fit into a word with others.
+#: Numbers of a narrow range, and numbers too large to share a word with others.
 number = st.integers(-3, 3) | st.sampled_from([-2**63, -2**40, 2**40, 2**63 - 1])
 
 
@@ -258,7 +257,7 @@ number = st.integers(-3, 3) | st.sampled_from([-2**63, -2**40, 2**40, 2**63 - 1]
     cuts=st.lists(st.integers(0, 240), max_size=3), valued=st.booleans(), table=st.booleans(),
 )
 def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
-    """Within a range of keys, few of them and many, in several parts, with values or without."""
+    """For few and many keys of a range, in several parts, with and without values."""
     rows = [(k, v if valued else 0, t, d) for k, v, t, d in rows] * times
     columns = np.array(rows, np.int64).reshape(len(rows), 4).T
     parts = [
@@ -266,11 +265,11 @@ def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
         for key, value, time, diff in np.split(columns, sorted(cuts), axis=1)
     ]
     with thresholds.using(partition_rows_min=0 if table else 1 << 60):
-        found = np.array(added_up(parts, *ends)).T.tolist()
+        actual = np.array(added_up(parts, *ends)).T.tolist()
     wanted: Counter = Counter()
     for k, v, t, d in rows:
         wanted[k, v, t] += d * (ends[0] <= k <= ends[1])
-    assert found == sorted([*row, d] for row, d in wanted.items() if d)
+    assert actual == sorted([*row, d] for row, d in wanted.items() if d)
 
 
 @pytest.mark.parametrize("times, values, table", [
@@ -278,7 +277,7 @@ def test_equal_updates_are_added_up(rows, times, ends, cuts, valued, table):
     ([], None, True),
 ])
 def test_keys_without_values_at_one_time_are_a_table(use_thresholds, times, values, table):
-    """Two parts, each at a time of its own; what has other times, or values, is sorted."""
+    """Each part may have its own time. Parts with several times, or with values, are sorted."""
     whole = np.full(3, 7, np.int64)
     times = np.array(times, np.int64)
     values = None if values is None else np.array(values, np.int64)
@@ -286,27 +285,27 @@ def test_keys_without_values_at_one_time_are_a_table(use_thresholds, times, valu
     use_thresholds(partition_rows_min=3)
     assert is_table(parts) is table
     use_thresholds(partition_rows_min=7)
-    assert not is_table(parts)  # too few rows for one
+    assert not is_table(parts)  # too few rows for a table
 
 
 def test_many_updates_are_added_up():
     random = np.random.default_rng(5)
     columns = [random.integers(-n, n, 30_000) for n in (1 << 20, 3, 1 << 9, 2)]
-    found = np.array(added_up([columns]))
+    actual = np.array(added_up([columns]))
     wanted = consolidate(UpdateChunk(columns[0], None, columns[2], columns[3], columns[1])).updates
     parts = wanted.key64, wanted.val64, wanted.times(), wanted.diffs()
-    assert found.tolist() == [part.tolist() for part in parts]
+    assert actual.tolist() == [part.tolist() for part in parts]
 
 
 def test_sums_that_leave_64_bits_are_told():
-    one = np.ones(2, np.int64)
+    ones = np.ones(2, np.int64)
     with pytest.raises(DiffOverflowError):
-        added_up([(one, one, one, np.array([-2**63, -1]))])
+        added_up([(ones, ones, ones, np.array([-2**63, -1]))])
 
 
-@pytest.mark.parametrize("apart", [1, 64, 1000, 4096, 1 << 22])
-def test_keys_of_any_distance_have_places_of_their_own(apart):
-    """Ids are multiples of a power of two where something else is in their last bits."""
+@pytest.mark.parametrize("distance", [1, 64, 1000, 4096, 1 << 22])
+def test_keys_of_any_distance_have_places_of_their_own(distance):
+    """Ids are multiples of a power of two if their last bits encode something else."""
     size = 1 << 14
-    places = {_place_of(key) & (size - 1) for key in range(0, size // 4 * apart, apart)}
+    places = {_place_of(key) & (size - 1) for key in range(0, size // 4 * distance, distance)}
     assert len(places) > size // 8

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept, also beside a package that cannot be written to, and never stale."""
+"""Compiled kernels are cached, also if the package folder is read-only, and are never stale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_diff.kernels import cache, jit
 
-#: A kernel that calls one of another file; run in a copy of the package that holds little else.
+#: A kernel, and another file whose kernel calls it. Tests run them in a partial package.
 INNER = """
 from pyspark_diff.kernels.jit import jit
 
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package with two kernels, in a folder of its own."""
+    """A folder with a partial copy of the package and two kernels."""
     ours = Path(cache.__file__).parent.parent
     copy = tmp_path / "installed/pyspark_diff"
     (copy / "kernels").mkdir(parents=True)
@@ -52,7 +52,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def run(package: Path, home: Path, **more: str) -> list[str]:
-    """The answer of the kernel, and how many forms had to be compiled."""
+    """The answer of the kernel, and the number of compiled forms."""
     variables = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "PYTHONPATH")}
     variables.pop("XDG_CACHE_HOME", None)
     ran = subprocess.run(
@@ -68,13 +68,13 @@ def test_a_changed_file_leaves_no_stale_caller(package, tmp_path):
     home = tmp_path / "home"
     assert run(package, home) == ["8", "1"]
     assert run(package, home) == ["8", "0"]
-    # Only the file of what it calls changes.
+    # Only the file of the callee changes.
     (package / "kernels/inner.py").write_text(INNER.replace("x + 1", "x + 2"))
     assert run(package, home) == ["10", "1"]
 
 
 def test_what_an_installation_compiled_serves_those_who_cannot_write_there(package, tmp_path):
-    """No folder can be made where a file is; as root, permissions would not stop anybody."""
+    """A file blocks the user's folder of caches, as permissions would not stop root."""
     home = tmp_path / "home"
     assert run(package, home) == ["8", "1"]
     assert list((package / "kernels/__pycache__").glob("*.nbi"))
@@ -90,16 +90,16 @@ def test_a_home_or_a_folder_for_temporary_files_takes_what_the_package_cannot(pa
     (package / "kernels/__pycache__").write_text("")
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     temporary.mkdir()
-    told = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
     home.write_text("")
-    assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "0"]]
-    (kept,) = temporary.iterdir()
-    assert kept.stat().st_mode & 0o777 == 0o700
+    assert [run(package, home, **variables) for _ in range(2)] == [["8", "1"], ["8", "0"]]
+    (folder,) = temporary.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
     # A folder that others can write to is not trusted.
-    kept.chmod(0o777)
-    assert run(package, home, **told) == ["8", "1"]
+    folder.chmod(0o777)
+    assert run(package, home, **variables) == ["8", "1"]
     home.unlink()
-    assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "0"]]
+    assert [run(package, home, **variables) for _ in range(2)] == [["8", "1"], ["8", "0"]]
 
 
 def test_a_kernel_is_compiled_in_each_process_where_nothing_can_be_written(package, tmp_path):
@@ -109,22 +109,22 @@ def test_a_kernel_is_compiled_in_each_process_where_nothing_can_be_written(packa
     home.write_text("")
     temporary.mkdir()
     (temporary / f"pyspark_diff-{os.getuid()}").write_text("")
-    told = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
-    assert [run(package, home, **told) for _ in range(2)] == [["8", "1"], ["8", "1"]]
+    variables = {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert [run(package, home, **variables) for _ in range(2)] == [["8", "1"], ["8", "1"]]
 
 
 def test_compiling_is_told_of_once_when_it_takes_long(use_thresholds, caplog):
     use_thresholds(compile_log_seconds=0.1)
     compiling = jit._Compiling()
     with compiling:
-        time.sleep(0.3)  # all was kept on disk
+        time.sleep(0.3)  # all forms were loaded from disk
     assert not caplog.records
     with compiling:
         compiling.begin()
-        with compiling:  # what it calls
+        with compiling:  # a callee
             compiling.begin()
         time.sleep(0.3)
-    # What short ones take adds up, and is told of once.
+    # Short compilations add up to one warning.
     again = jit._Compiling()
     again._spent = 60.0
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_warm_up_says_what_it_did():
 
 
 def test_workers_end_with_who_began_them(tmp_path):
-    """Else whoever reads what they print waits for ever."""
+    """Else a reader of their output never reaches its end."""
     begin = (
         "from concurrent.futures import ProcessPoolExecutor as Pool\n"
         "import os, time\n"
@@ -163,7 +163,7 @@ def test_workers_end_with_who_began_them(tmp_path):
         assert began.stdout is not None
         assert int(began.stdout.readline()) > 0
         began.kill()
-        assert began.stdout.read() == b""  # at its end, when the worker has gone as well
+        assert began.stdout.read() == b""  # the pipe ends after the worker
 
 
 def test_commands_are_checked():
