@@ -66,7 +66,7 @@ floats = st.sampled_from([None, TINY, -TINY, HUGE, -HUGE, 1e308, NAN, INF, -INF,
     st.floats()
 )
 decimals = st.none() | st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-99, 99)
-#: The largest of which a dozen cannot overflow a component.
+#: A dozen of the largest diffs cannot overflow a component.
 diffs = st.sampled_from([1, -1, 2, -2, 0, 2**27, -(2**27)]) | st.integers(-5, 5)
 GROUPS = 3
 
@@ -78,21 +78,21 @@ def rows_of(values):
 def arrow(values, kind):
     if pa.types.is_decimal(kind):
         values = [None if x is None else decimal.Decimal(x) for x in values]
-    # A slice of a longer column: no buffer begins where the rows do.
+    # A slice of a longer column, so that each buffer begins before the rows.
     return pa.array([None, *values[:1], None, *values], kind)[2 + len(values[:1]):]
 
 
-def tallied(held, rows, kind):
+def tallied(accumulators, rows, kind):
     """The vectors of (group, value, diff) rows."""
     group, values, diff = zip(*rows) if rows else ((), (), ())
     column = arrow(list(values), kind)
     where = np.array(group, np.int64)
-    return tally(held, [column], where, GROUPS, np.array(diff, np.int64))
+    return tally(accumulators, [column], where, GROUPS, np.array(diff, np.int64))
 
 
-def finish(result, vectors, held):
+def finish(result, vectors, accumulators):
     """A result of the vectors of some accumulators, as an Arrow column."""
-    return result.evaluate(GroupSums(vectors, dict(zip(held, layout_of(held)[0]))))
+    return result.evaluate(GroupSums(vectors, dict(zip(accumulators, layout_of(accumulators)[0]))))
 
 
 def added(*parts):
@@ -116,11 +116,11 @@ def pair(vectors, at):
 
 def groups_of(rows):
     """Values that are not null, and their diffs, of each group."""
-    found = defaultdict(list)
+    members = defaultdict(list)
     for group, x, d in rows:
         if x is not None:
-            found[group].append((x, d))
-    return [found[g] for g in range(GROUPS)]
+            members[group].append((x, d))
+    return [members[g] for g in range(GROUPS)]
 
 
 def nearest(exact, by=1, unit=0):
@@ -183,11 +183,11 @@ def test_running(parts):
     before, after = running(vectors, starts, base)
     i = 0
     for g, part in enumerate(parts):
-        held = base.take(slice(g, g + 1))
+        state = base.take(slice(g, g + 1))
         for row in part:
-            assert before.values[i].tolist() == held.values[0].tolist()
-            add_at(held, np.zeros(1, np.int64), mixed([row]))
-            assert after.values[i].tolist() == held.values[0].tolist()
+            assert before.values[i].tolist() == state.values[0].tolist()
+            add_at(state, np.zeros(1, np.int64), mixed([row]))
+            assert after.values[i].tolist() == state.values[0].tolist()
             i += 1
 
 
@@ -195,8 +195,8 @@ def test_moves_and_zeros():
     vectors = mixed([(0, 1, 0.0, 0), (0, 0, -0.0, 0), (0, 0, 2.0, 0)])
     assert vectors.nonzero().tolist() == [True, False, True]
     assert vectors.take(np.array([2, 0])).values.tolist() == vectors.values[[2, 0]].tolist()
-    taken = vectors.take(np.array([True, False, True]))
-    assert taken.values.tolist() == vectors.values[::2].tolist()
+    selected = vectors.take(np.array([True, False, True]))
+    assert selected.values.tolist() == vectors.values[::2].tolist()
     assert vectors.take(slice(1, 3)).values.flags.c_contiguous
     assert vectors.zeros(2).pairs == (1,) and not vectors.zeros(2).nonzero().any()
     assert concat_vectors([vectors, vectors.zeros(1)]).values.shape == (4, 4)
@@ -229,7 +229,7 @@ words = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
 @many
 @given(st.lists(words, min_size=1, max_size=12), st.data())
 def test_pairs_leave_the_range_of_doubles_and_come_back(values, data):
-    """In any order and any cut, and nothing is left of one value that is taken back."""
+    """In any order and any cut; a value and its retraction leave nothing."""
     vectors = DiffVectors(np.zeros((2 * len(values), 2), np.int64), (0,))
     vectors.reals[:, 0] = values + [-x for x in values]
     size = sum(abs(Fraction(x)) for x in values)
@@ -246,33 +246,34 @@ def test_pairs_leave_the_range_of_doubles_and_come_back(values, data):
     order = data.draw(st.permutations(range(len(values))))
     _, after = running(vectors.take(len(values) + np.array(order)), np.zeros(1, np.int64), table)
     close(pair(after, 0)[-1], 0, size)
-    one = vectors.take(np.array([0, len(values)]))
-    assert len(sum_vectors(np.zeros(2, np.int64), one)[0]) == 0
+    opposites = vectors.take(np.array([0, len(values)]))
+    assert len(sum_vectors(np.zeros(2, np.int64), opposites)[0]) == 0
 
 
 # Accumulators.
 
 
 def test_layout():
-    held = [RowCount(), *(
+    accumulators = [RowCount(), *(
         kind(0) for kind in (Floats, Trues, FloatSquares, ExactFloats, Integers, Decimals, Squares)
     )]
-    offsets, width, pairs = layout_of(held)
+    offsets, width, pairs = layout_of(accumulators)
     assert offsets == (0, 1, 6, 7, 10, 79, 81, 85) and width == 89 and pairs == (1, 7)
 
 
 @given(rows_of(st.sampled_from([True, False, None])), st.integers(-2, 2))
 def test_counts(rows, diff):
-    held = [RowCount(), Valid(0), Trues(0)]
+    accumulators = [RowCount(), Valid(0), Trues(0)]
     expected = [[0, 0, 0] for _ in range(GROUPS)]
     for group, x, d in rows:
         adds = (1, x is not None, x is True)
         expected[group] = [a + b * d for a, b in zip(expected[group], adds)]
-    assert tallied(held, rows, pa.bool_()).values.tolist() == expected
-    vectors = tallied(held, [(group, x, diff) for group, x, _ in rows], pa.bool_())
+    assert tallied(accumulators, rows, pa.bool_()).values.tolist() == expected
+    vectors = tallied(accumulators, [(group, x, diff) for group, x, _ in rows], pa.bool_())
     where = np.array([row[0] for row in rows], np.int64)
     column = arrow([row[1] for row in rows], pa.bool_())
-    assert tally(held, [column], where, GROUPS, diff).values.tolist() == vectors.values.tolist()
+    counted = tally(accumulators, [column], where, GROUPS, diff)
+    assert counted.values.tolist() == vectors.values.tolist()
 
 
 INTEGERS = [Valid(0), Integers(0), Squares(0)]
@@ -324,7 +325,7 @@ def test_booleans_and_nulls_as_integers():
 
 @pytest.mark.parametrize("n", [2**31, 2**40 + 1, -(2**35)])
 def test_variance_of_large_counts(n):
-    """More rows than a test can have: vectors that such a group would leave."""
+    """The vectors of a group with more rows than a test can have."""
     values = np.array([[n, 3 * n + 1, 0, 10 * n, 0, 0, 0]])
     vectors = DiffVectors(values)
     expected = nearest(n * 10 * n - (3 * n + 1) ** 2, n * (n - 1))
@@ -424,18 +425,18 @@ def test_special_floats(rows):
             for is_ in (math.isnan, lambda x: x == INF, lambda x: x == -INF)
         )
         special = NAN if nan or (plus and minus) else INF if plus else -INF if minus else None
-        for found, by in ((sums, 1), (averages, n)):
+        for results, by in ((sums, 1), (averages, n)):
             if n == 0:
-                found.append(None)
+                results.append(None)
             else:
-                found.append(nearest(exact, by) if special is None else special / by)
+                results.append(nearest(exact, by) if special is None else special / by)
     same(finish(EXACT_SUM, vectors, EXACT).to_pylist(), sums)
     same(finish(EXACT_AVERAGE, vectors, EXACT).to_pylist(), averages)
     paired = tallied(FLOATS, rows, pa.float64())
-    # As counts are the same, so are the rules; only finite sums differ, by a rounding.
+    # Equal counts follow the same rules; only finite sums differ, by rounding.
     for result, exactly in ((SUM, sums), (AVERAGE, averages)):
-        found = finish(result, paired, FLOATS).to_pylist()
-        for got, expected in zip(found, exactly):
+        actual = finish(result, paired, FLOATS).to_pylist()
+        for got, expected in zip(actual, exactly):
             if expected is None or not math.isfinite(expected):
                 assert got == expected or (got != got and expected != expected)
     for got, group in zip(finish(VARIANCE, paired, FLOATS).to_pylist(), groups_of(rows)):
@@ -458,8 +459,8 @@ def test_exact_sum_is_fsum(values):
 def test_extreme_floats():
     def ask(result, *values):
         rows = [(0, x, d) for x, d in values]
-        held = result.accumulators
-        return finish(result, tallied(held, rows, DOUBLE), held)[0].as_py()
+        accumulators = result.accumulators
+        return finish(result, tallied(accumulators, rows, DOUBLE), accumulators)[0].as_py()
 
     assert ask(EXACT_SUM, (HUGE, 2)) == INF
     assert ask(EXACT_SUM, (HUGE, 2), (HUGE, -1)) == HUGE
@@ -471,7 +472,7 @@ def test_extreme_floats():
     assert ask(SUM, (TINY, 3), (TINY, -1)) == 2 * TINY
     assert ask(VARIANCE, (0.1, 1)) == 0
     assert math.isnan(ask(VARIANCE, (1e200, 1), (0.0, 1)))
-    # What is beyond the range of doubles is infinite, and no less exact.
+    # A sum beyond the range of doubles is infinite, but its vector stays exact.
     assert ask(SUM, (HUGE, 2)) == ask(SUM, (HUGE, MOST)) == ask(SUM, (1e308, 1), (1e308, 1)) == INF
     assert ask(SUM, (HUGE, LEAST)) == ask(SUM, (-HUGE, 2), (1.0, 1)) == -INF
     assert ask(SUM, (HUGE, 2), (HUGE, -1)) == ask(SUM, (HUGE, MOST), (HUGE, 1 - MOST)) == HUGE
@@ -491,23 +492,23 @@ def test_float32():
     assert vectors.values.tolist() == wide.values.tolist()
 
 
-@pytest.mark.parametrize("held, column", [
+@pytest.mark.parametrize("accumulator, column", [
     (Integers(0), pa.int64()), (Squares(0), pa.int64()), (Decimals(0), pa.decimal128(38, 0)),
     (ExactFloats(0), pa.float64()),
 ])
 @pytest.mark.parametrize("diff", [2**31, -(2**31), LEAST, MOST])
-def test_multiplicity_too_large(held, column, diff):
+def test_multiplicity_too_large(accumulator, column, diff):
     with pytest.raises(DiffOverflowError, match="too large for an exact sum"):
-        tallied([held], [(0, 1, diff)], column)
+        tallied([accumulator], [(0, 1, diff)], column)
     # A null is not multiplied.
-    assert not tallied([held], [(0, None, diff)], column).nonzero().any()
+    assert not tallied([accumulator], [(0, None, diff)], column).nonzero().any()
 
 
-@pytest.mark.parametrize("held", [RowCount(), Valid(0), Trues(0)])
-def test_count_overflow(held):
+@pytest.mark.parametrize("accumulator", [RowCount(), Valid(0), Trues(0)])
+def test_count_overflow(accumulator):
     with pytest.raises(DiffOverflowError, match="64-bit integers"):
-        tallied([held], [(0, True, MOST), (0, True, 1)], pa.bool_())
-    vectors = tallied([held], [(0, True, MOST), (0, True, LEAST)], pa.bool_())
+        tallied([accumulator], [(0, True, MOST), (0, True, 1)], pa.bool_())
+    vectors = tallied([accumulator], [(0, True, MOST), (0, True, LEAST)], pa.bool_())
     assert vectors.values[0].tolist() == [-1]
 
 
@@ -524,7 +525,7 @@ def test_limb_overflow():
         tallied([Integers(0)], rows, pa.int64())
 
 
-#: Accumulators whose vectors are counters only, so that no order of additions can show.
+#: Accumulators whose vectors have only counters: the order of additions has no effect.
 COUNTERS = {
     Integers: (pa.int64(), integers),
     Squares: (pa.int64(), integers),
@@ -537,19 +538,19 @@ COUNTERS = {
 @given(data=st.data())
 def test_exact_vectors_are_additive(kind, data):
     column, values = COUNTERS[kind]
-    held = [RowCount(), Valid(0), kind(0)]
-    # Few and small, so that the order in which vectors are added makes none of them overflow.
+    accumulators = [RowCount(), Valid(0), kind(0)]
+    # Few rows and small diffs, so that no order of additions overflows.
     row = st.tuples(st.integers(0, GROUPS - 1), values, st.integers(-3, 3))
     rows = data.draw(st.lists(row, max_size=12))
-    vectors = tallied(held, rows, column)
+    vectors = tallied(accumulators, rows, column)
     shuffled = data.draw(st.permutations(rows))
     cut = data.draw(st.integers(0, len(rows)))
-    parts = [tallied(held, part, column) for part in (shuffled[:cut], shuffled[cut:])]
+    parts = [tallied(accumulators, part, column) for part in (shuffled[:cut], shuffled[cut:])]
     assert added(*parts).values.tolist() == vectors.values.tolist()
     codes = np.tile(np.arange(GROUPS), 2)
     _, sums = sum_vectors(codes, concat_vectors(parts))
     assert sums.values.tolist() == vectors.values[vectors.nonzero()].tolist()
-    retracted = tallied(held, [(group, x, -d) for group, x, d in shuffled], column)
+    retracted = tallied(accumulators, [(group, x, -d) for group, x, d in shuffled], column)
     assert not added(vectors, retracted).nonzero().any()
 
 
@@ -570,7 +571,7 @@ def test_float_vectors_are_additive(rows, data):
             close(left, 0, size)
     counters = [0, 3, 4, 5, 8]
     assert added(*parts).values[:, counters].tolist() == vectors.values[:, counters].tolist()
-    # One retraction, in the same order, leaves nothing at all.
+    # The retraction of a single row leaves nothing at all.
     if len(rows) == 1:
         assert not added(vectors, retracted).nonzero().any()
 
@@ -583,7 +584,7 @@ def test_slices_do_not_show(use_thresholds):
 
 
 def test_accumulators_and_results_are_values():
-    """They travel to other processes, and are told apart there."""
+    """They are sent to other processes, and stay distinct there."""
     values = [RowCount(), Valid(0), Valid(1), *INTEGERS[1:], *DECIMALS[1:], *FLOATS[1:], *EXACT[1:]]
     values += [SUM, AVERAGE, VARIANCE, EXACT_SUM, IntegerSum(pa.int64(), 0), Trues(0)]
     values += [DecimalAverage(pa.decimal128(9, 2), 0, 2), FloatVariance(DOUBLE, 0, 1)]

@@ -28,7 +28,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 def compare(a, b, descending=False, nulls_last=False):
-    """-1, 0 or 1: how Spark orders two values."""
+    """-1, 0 or 1: the order of two values in Spark."""
     if a is None or b is None:
         return ((b is None) - (a is None)) * (-1 if nulls_last else 1)
     sign = -1 if descending else 1
@@ -113,11 +113,11 @@ def test_codes_are_in_the_order_of_values(data, width):
 
 
 def check_codes(columns, ordering):
-    found = codes(columns, ordering)
-    assert found.dtype == np.int64 and found.shape == (len(columns[0]),)
+    order_codes = codes(columns, ordering)
+    assert order_codes.dtype == np.int64 and order_codes.shape == (len(columns[0]),)
     records = list(zip(*(column.to_pylist() for column in columns)))
-    for a, x in zip(found.tolist(), records):
-        for b, y in zip(found.tolist(), records):
+    for a, x in zip(order_codes.tolist(), records):
+        for b, y in zip(order_codes.tolist(), records):
             assert (a > b) - (a < b) == compare_rows(x, y, ordering)
 
 
@@ -135,12 +135,12 @@ def test_null_has_a_place_beside_all_integers(descending, nulls_last):
 def test_codes_of_many_strings(distinct):
     random = np.random.default_rng(distinct)
     words = pa.array([f"{x:b}" if x % 7 else None for x in random.integers(0, distinct, 20_000)])
-    found = codes([words], ((True, False),))
-    ordered = words.take(pa.array(np.argsort(found, kind="stable"))).to_pylist()
+    order_codes = codes([words], ((True, False),))
+    ordered = words.take(pa.array(np.argsort(order_codes, kind="stable"))).to_pylist()
     nulls = words.null_count
     assert ordered[:nulls] == [None] * nulls
     assert ordered[nulls:] == sorted(words.drop_null().to_pylist(), reverse=True)
-    assert np.unique(found).size == len(words.unique())
+    assert np.unique(order_codes).size == len(words.unique())
     assert (codes([pa.nulls(20_000, pa.string())], (UP,)) == 0).all()
 
 
@@ -184,7 +184,7 @@ def test_pack(rows):
 
 
 def table(rows, layout):
-    """Rows as updates, in no order. Every key has the hash 0 or 1, so that they collide."""
+    """Rows as unordered updates. If keys collide, each has the hash 0 or 1."""
     keys, values, times, diffs = ([row[i] for row in rows] for i in range(4))
     key64, columns = np.array(keys, np.int64), None
     if layout["collide"]:
@@ -204,7 +204,7 @@ def table(rows, layout):
 
 
 def batch_of(rows, layout):
-    """A batch in order: with `values`, in the order that is asked for."""
+    """A sorted batch; columns of values are in the order of the layout."""
     if not rows:
         return empty()
     updates = consolidate(table(rows, layout)).updates
@@ -220,7 +220,7 @@ def batch_of(rows, layout):
 
 def top_of(counts, k, by, mode, ordering, from_back):
     """The result for accumulated counts, as {(key, value, number): diff}."""
-    found = Counter()
+    result = Counter()
     for key in {key for key, _ in counts}:
         there = [value for (other, value), count in counts.items() if other == key and count > 0]
         there.sort(key=cmp_to_key(lambda a, b: compare_rows(a, b, ordering)), reverse=from_back)
@@ -231,12 +231,12 @@ def top_of(counts, k, by, mode, ordering, from_back):
                 tied = i and not compare_rows(value[:by], there[i - 1][:by], ordering)
                 rank = rank if tied else places + 1 if mode == "rank" else rank + 1
                 if rank <= k:
-                    found[key, value, rank] += count
+                    result[key, value, rank] += count
             else:
                 for number in range(places + 1, min(places + count, k) + 1):
-                    found[key, value, number if mode == "row_number" else None] += 1
+                    result[key, value, number if mode == "row_number" else None] += 1
             places += count
-    return found
+    return result
 
 
 def expected_of(old, new, *args):
@@ -244,7 +244,7 @@ def expected_of(old, new, *args):
     counts = Counter()
     for key, value, _, diff in old:
         counts[key, value] += diff
-    found = {}
+    changes = {}
     before = top_of(counts, *args)
     for time in sorted({row[2] for row in new}):
         for key, value, _, diff in (row for row in new if row[2] == time):
@@ -252,13 +252,13 @@ def expected_of(old, new, *args):
         after = top_of(counts, *args)
         for record in before.keys() | after.keys():
             if after[record] != before[record]:
-                found[(*record, time)] = after[record] - before[record]
+                changes[(*record, time)] = after[record] - before[record]
         before = after
-    return found
+    return changes
 
 
 def rows_of(updates, numbers, layout):
-    """The result as {(key, value, number, time): diff}; every row is one of it."""
+    """The result as {(key, value, number, time): diff}, after checks of its order."""
     if not len(updates):
         assert numbers is None or not len(numbers)
         return {}
@@ -269,15 +269,15 @@ def rows_of(updates, numbers, layout):
     if layout["exact"]:
         assert updates.values is None
     numbers = [None] * len(keys) if numbers is None else numbers.tolist()
-    found = list(zip(keys, values, numbers, updates.times().tolist()))
-    # Keys stand together, in the order of their hash; values and times of each are in order.
+    records = list(zip(keys, values, numbers, updates.times().tolist()))
+    # Equal keys are adjacent, in the order of hashes; values and times of a key are in order.
     assert (np.diff(updates.key64) >= 0).all()
     runs = runs_of(updates)
     assert runs.key_starts.size == len(set(keys)) and runs.starts.size == len(
-        {(key, value) for key, value, _, _ in found}
+        {(key, value) for key, value, _, _ in records}
     )
-    assert len(set(found)) == len(found) and all(updates.diffs())
-    return dict(zip(found, updates.diffs().tolist()))
+    assert len(set(records)) == len(records) and all(updates.diffs())
+    return dict(zip(records, updates.diffs().tolist()))
 
 
 @st.composite
@@ -302,7 +302,7 @@ def problems(draw):
     batches = []
     for i in range(draw(st.integers(0, 3))):
         batch = rows(st.integers(0, 3), 20)
-        if batches and draw(st.booleans()):  # much of an earlier batch goes away again
+        if batches and draw(st.booleans()):  # retract much of an earlier batch
             batch += [(k, v, 4, -d) for k, v, _, d in batches[0] if v[0] is None or v[0] < 5]
         batches.append(batch)
     new = rows(st.integers(5, draw(st.sampled_from([5, 8]))), draw(st.sampled_from([2, 8, 20])))
@@ -321,17 +321,17 @@ def problems(draw):
 def test_top_k(problem, k, mode, by, from_back, window):
     layout, batches, new = problem
     by = min(by, len(layout["ordering"]))
-    made = [batch_of(rows, layout) for rows in batches]
+    chunks = [batch_of(rows, layout) for rows in batches]
     grouped = consolidate(table(new, layout)) if new else consolidate(empty())
-    found, numbers, read = top_k(
-        made, grouped, k, layout["ordering"], by=by, mode=mode, from_back=from_back, window=window
+    output, numbers, read = top_k(
+        chunks, grouped, k, layout["ordering"], by=by, mode=mode, from_back=from_back, window=window
     )
     old = [row for rows in batches for row in rows]
     expected = expected_of(old, new, k, by, mode, layout["ordering"], from_back)
-    assert rows_of(found, numbers, layout) == expected
+    assert rows_of(output, numbers, layout) == expected
     assert (numbers is None) == (mode == "rows")
-    # All in the last round, and a quarter of it in the one before.
-    assert 0 <= read <= 4 * sum(map(len, made))
+    # The last round may read all rows, and the round before it a quarter.
+    assert 0 <= read <= 4 * sum(map(len, chunks))
 
 
 @settings(max_examples=30)
@@ -361,13 +361,13 @@ def test_top_k_of_many(data, seed):
     mode = data.draw(st.sampled_from(["rows", "row_number", "rank", "dense_rank"]))
     k, by = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 2))
     from_back = data.draw(st.booleans())
-    found, numbers, _ = top_k(
+    output, numbers, _ = top_k(
         [batch_of(rows, layout) for rows in batches], consolidate(table(new, layout)), k,
         layout["ordering"], by=by, mode=mode, from_back=from_back, window=1,
     )
     old = [row for rows in batches for row in rows]
     expected = expected_of(old, new, k, by, mode, layout["ordering"], from_back)
-    assert rows_of(found, numbers, layout) == expected
+    assert rows_of(output, numbers, layout) == expected
 
 
 def plain(values, time, diff, key=1):
@@ -388,12 +388,12 @@ def test_a_removal_reads_few_rows(mode, from_back):
     values = np.arange(1_000_000)
     best, next_best = (999_999, 999_998) if from_back else (0, 1)
     new = consolidate(plain([best], 7, -1))
-    found, numbers, read = top_k(
+    output, numbers, read = top_k(
         in_three_batches(values, []), new, 1, (UP,), by=1, mode=mode, from_back=from_back
     )
     assert 0 < read < 200
-    assert found.val64.tolist() == [best, next_best] and found.diffs().tolist() == [-1, 1]
-    assert found.time == 7
+    assert output.val64.tolist() == [best, next_best] and output.diffs().tolist() == [-1, 1]
+    assert output.time == 7
     assert numbers is None if mode == "rows" else numbers.tolist() == [1, 1]
 
 
@@ -402,23 +402,23 @@ def test_reading_goes_on_behind_tombstones_only_where_there_are_some():
     others = [UpdateChunk(np.full(len(b), 2), None, b.time, b.diff, b.val64) for b in batches[:3]]
     both = [concat([b, c]) for b, c in zip(batches, others)] + [batches[3]]
     new = consolidate(concat([plain([98_999], 7, -1), plain([99_999], 7, -1, key=2)]))
-    found, _, read = top_k(both, new, 1, (UP,), by=1, mode="rows", from_back=True)
-    assert found.key64.tolist() == [1, 1, 2, 2]
-    assert found.val64.tolist() == [98_999, 98_998, 99_999, 99_998]
+    output, _, read = top_k(both, new, 1, (UP,), by=1, mode="rows", from_back=True)
+    assert output.key64.tolist() == [1, 1, 2, 2]
+    assert output.val64.tolist() == [98_999, 98_998, 99_999, 99_998]
     assert 2_000 < read < 20_000
 
 
 @pytest.mark.parametrize("mode", ["rows", "rank", "dense_rank"])
 def test_a_value_that_is_read_in_part_is_not_known(mode):
-    """Two rows are read at first: the second of them is the first of a value that went away."""
+    """The first round reads two rows. The second one is an insertion that was retracted."""
     old = UpdateChunk(
         np.array([1, 1, 1, 1]), None, np.array([0, 0, 1, 0]), np.array([1, 1, -1, 1]),
         np.array([1, 2, 2, 3]),
     )
     new = consolidate(plain([1], 7, -1))
     batches = [old, plain([9], 0, 1)]
-    found, _, read = top_k(batches, new, 1, (UP,), by=1, mode=mode, window=0)
-    assert found.val64.tolist() == [1, 3] and found.diffs().tolist() == [-1, 1]
+    output, _, read = top_k(batches, new, 1, (UP,), by=1, mode=mode, window=0)
+    assert output.val64.tolist() == [1, 3] and output.diffs().tolist() == [-1, 1]
     assert read == (2 + 1) + (4 + 1)
 
 
@@ -427,9 +427,9 @@ def test_ties_are_read_to_their_end():
     rows = UpdateChunk(np.full(5, 1), None, 0, 1, np.zeros(5, np.int64), (numbers, words), (UP, UP))
     new = runs_of(rows.take(np.array([0])).at(7, -1))
     batches = [rows, rows.take(np.array([4]))]
-    found, ranks, read = top_k(batches, new, 1, (UP, UP), by=1, mode="rank", window=0)
-    assert found.values[1].to_pylist() == ["a", "a", "b", "c"]
-    assert ranks.tolist() == [1] * 4 and found.diffs().tolist() == [-1, 1, 1, 1]
+    output, ranks, read = top_k(batches, new, 1, (UP, UP), by=1, mode="rank", window=0)
+    assert output.values[1].to_pylist() == ["a", "a", "b", "c"]
+    assert ranks.tolist() == [1] * 4 and output.diffs().tolist() == [-1, 1, 1, 1]
     assert read == (2 + 1) + (5 + 1)
 
 
@@ -437,34 +437,34 @@ def test_ties_are_read_to_their_end():
 def test_changes_behind_the_first_k_give_nothing(mode):
     batches = in_three_batches(np.arange(100_000), [])
     new = consolidate(plain(np.arange(50_000, 50_010), np.arange(10) + 7, 1))
-    found, numbers, read = top_k(batches, new, 3, (UP,), by=1, mode=mode)
-    assert len(found) == 0 and numbers.size == 0 and read < 200
+    output, numbers, read = top_k(batches, new, 3, (UP,), by=1, mode=mode)
+    assert len(output) == 0 and numbers.size == 0 and read < 200
 
 
 def test_keys_that_share_a_hash_are_told_apart_without_reading_them():
-    """As 0 and null do, in any order; the rows of each are next to each other."""
+    """As 0 and null do. The rows of a key are adjacent; the keys have no order."""
     rows = 300_000
     keys = pa.array([7] * rows + [None] * rows + [0] * rows, pa.int64())
     old = UpdateChunk(np.zeros(3 * rows, np.int64), (keys,), 0, 1, np.tile(np.arange(rows), 3))
     for key in (7, None, 0, 9):
         column = pa.array([key], pa.int64())
         change = UpdateChunk(np.array([0]), (column,), 5, -1, np.array([rows - 1]))
-        found, _, read = top_k(
+        output, _, read = top_k(
             [old], runs_of(change), 1, (UP,), by=1, mode="rows", from_back=True
         )
         if key == 9:
-            assert len(found) == 0
+            assert len(output) == 0
             continue
-        assert found.val64.tolist() == [rows - 1, rows - 2]
-        assert found.columns[0].to_pylist() == [key] * 2
+        assert output.val64.tolist() == [rows - 1, rows - 2]
+        assert output.columns[0].to_pylist() == [key] * 2
         assert read < 50
 
 
 def test_nothing_new_or_nothing_wanted():
     new = consolidate(plain([1], 0, 1))
     for some, k in ((Grouped(empty(), np.empty(0, np.int64)), 3), (new, 0)):
-        found, numbers, read = top_k([], some, k, (UP,), by=1, mode="rank")
-        assert len(found) == 0 and numbers.size == 0 and read == 0
+        output, numbers, read = top_k([], some, k, (UP,), by=1, mode="rank")
+        assert len(output) == 0 and numbers.size == 0 and read == 0
     with pytest.raises(ValueError, match="top 3 of 'best'"):
         top_k([], new, 3, (UP,), by=1, mode="best")
 
@@ -472,27 +472,27 @@ def test_nothing_new_or_nothing_wanted():
 def test_values_without_columns_are_all_equal():
     new = UpdateChunk(np.array([3]), None, 5, np.array([-1]), np.array([0]), ())
     old = UpdateChunk(np.array([3]), None, 0, np.array([4]), np.array([0]), ())
-    found, numbers, _ = top_k([old], runs_of(new), 9, (), by=0, mode="row_number")
-    assert found.diffs().tolist() == [-1] and numbers.tolist() == [4]
+    output, numbers, _ = top_k([old], runs_of(new), 9, (), by=0, mode="row_number")
+    assert output.diffs().tolist() == [-1] and numbers.tolist() == [4]
 
 
 def test_keys_without_columns_are_one_group():
     def rows(values, time, diff):
         return UpdateChunk(np.zeros(len(values), np.int64), (), time, diff, np.array(values))
 
-    found, _, _ = top_k(
+    output, _, _ = top_k(
         [rows([1, 2, 3], 0, 1)], runs_of(rows([1], 5, -1)), 1, (UP,), by=1, mode="rows"
     )
-    assert found.columns == () and found.val64.tolist() == [1, 2]
+    assert output.columns == () and output.val64.tolist() == [1, 2]
 
 
 def test_nulls_only_in_some_batches():
-    """One integral column: a part that has no nulls is numbers only, others have columns."""
+    """For one integer column, parts without nulls have only numbers, and others have columns."""
     column = pa.array([None, 7])
     old = UpdateChunk(np.array([1, 1]), None, 0, 1, np.array([0, 7]), (column,))
     new = consolidate(plain([5], 3, 1))
-    found, _, _ = top_k([old, plain([9], 0, 1)], new, 2, (UP,), by=1, mode="rows")
-    assert found.values[0].to_pylist() == [5, 7] and found.diffs().tolist() == [1, -1]
+    output, _, _ = top_k([old, plain([9], 0, 1)], new, 2, (UP,), by=1, mode="rows")
+    assert output.values[0].to_pylist() == [5, 7] and output.diffs().tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("counts", [(MOST, 1, 0), (MOST, 0, 1), (2**62, 2**62, 0)])
@@ -508,17 +508,17 @@ def test_counts_beyond_64_bits_are_refused(counts):
 def test_large_counts_take_no_more_than_k_places():
     old = [plain([1, 2], 0, np.array([MOST, MOST]))]
     new = consolidate(plain([1], 3, -MOST))
-    found, _, _ = top_k(old, new, 2**31 - 1, (UP,), by=1, mode="rows")
-    assert found.diffs().tolist() == [-(2**31 - 1), 2**31 - 1]
-    found, numbers, _ = top_k(old, new, 2, (UP,), by=1, mode="rank")
-    assert found.diffs().tolist() == [-MOST, MOST] and numbers.tolist() == [1, 1]
+    output, _, _ = top_k(old, new, 2**31 - 1, (UP,), by=1, mode="rows")
+    assert output.diffs().tolist() == [-(2**31 - 1), 2**31 - 1]
+    output, numbers, _ = top_k(old, new, 2, (UP,), by=1, mode="rank")
+    assert output.diffs().tolist() == [-MOST, MOST] and numbers.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("at, found", [(4, -1), (5, 0)])
-def test_what_all_rows_come_at_later_is_not_there_yet(at, found):
-    """Also where nothing is new, as where other results of the same keys have changed."""
+@pytest.mark.parametrize("at, expected", [(4, -1), (5, 0)])
+def test_what_all_rows_come_at_later_is_not_there_yet(at, expected):
+    """Also without new updates, as if only other results of the same keys had changed."""
     keys, none = UpdateChunk(np.array([1]), None, 0, 1), np.empty(0, np.int64)
     old = UpdateChunk(np.array([1]), None, 0, 1, np.array([7]), coordinate=5)
     firsts = FirstValues(keys, none, [old], Grouped(empty(), none), (UP,), Limit(1, at))
     for from_back in (False, True):
-        assert firsts.changes(from_back=from_back)[1].tolist() == [found]
+        assert firsts.changes(from_back=from_back)[1].tolist() == [expected]
