@@ -1,4 +1,4 @@
-"""`kernels.equality` against plain Python, for every type and whatever lies under the nulls."""
+"""`kernels.equality` against plain Python, for all types and any values under nulls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pyspark_diff.kernels.hashing import spark_hash, spark_xxhash64
 NAN_WITH_PAYLOAD = np.array([0x7FF8000000000123], np.int64).view(np.float64)[0]
 NEGATIVE_NAN = np.array([-0x0007FFFFFFFFFFFF], np.int64).view(np.float64)[0]
 
-# Few values of each type, so that equal pairs are common, and close ones, so that unequal pairs
-# differ in one place only.
+# Each type has few values, so that equal pairs are common. The values are close to each other, so
+# that unequal pairs differ in one place only.
 LEAVES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.null(), [None]),
     (pa.bool_(), [True, False]),
@@ -73,7 +73,7 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[pa.Array, list[Any]]:
-    """A column that is a slice, with what is under its nulls filled in, and its Python values."""
+    """A sliced column, possibly with values under its nulls, and its rows in Python."""
     kind = draw(types(st.sampled_from([kind for kind, _ in LEAVES])))
     rows = draw(st.lists(values(kind), min_size=1, max_size=12))
     column = pa.array(rows, kind)
@@ -84,7 +84,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.Array, list[Any]]:
 
 
 def hide(column: pa.Array, rows: list[Any]) -> pa.Array:
-    """The same rows, with the first row's value left in the slot of every null."""
+    """The same rows, with the value of the first row in the slot of each null."""
     filled = pa.array([rows[0] if row is None else row for row in rows], column.type)
     if pa.types.is_null(column.type) or filled.null_count:
         return column
@@ -149,7 +149,7 @@ def floats_in(value: Any) -> list[float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return [found for part in value for found in floats_in(part)]
+        return [number for part in value for number in floats_in(part)]
     return [value] if isinstance(value, float) else []
 
 
@@ -165,8 +165,8 @@ def test_no_pairs_and_no_rows():
     none = np.empty(0, np.int64)
     for kind in [pa.int64(), pa.string(), pa.list_(pa.float64()), pa.struct([("a", pa.bool_())])]:
         for column in (pa.array([], kind), pa.nulls(3, kind)):
-            found = rows_equal([column], none, none)
-            assert found.dtype == np.bool_ and found.size == 0
+            equal = rows_equal([column], none, none)
+            assert equal.dtype == np.bool_ and equal.size == 0
             assert normalise(column).to_pylist() == column.to_pylist()
 
 
@@ -206,9 +206,9 @@ def test_maps_are_equal_by_their_entries_in_any_order():
         [[], None], None, [[("b", 1.0), ("a", None)], None],
     ], kind)
     for part in (column, column.slice(1)):
-        made = normalise(part)
-        made.validate(full=True)
-        assert made.type == kind and len(made) == len(part)
+        normal = normalise(part)
+        normal.validate(full=True)
+        assert normal.type == kind and len(normal) == len(part)
     rows = np.arange(6)
     same = [rows_equal([normalise(column)], np.full(6, i), rows).tolist() for i in range(6)]
     assert same == [[i == j or {i, j} == {0, 1} for j in range(6)] for i in range(6)]

@@ -23,12 +23,12 @@ from pyspark_diff import Dataflow, DiffFrame, UnsupportedTypeError
 from pyspark_diff.sources import snapshots, updates, upserts
 
 RUNNERS = ("local", "spark")
-#: Types, and the value of each that is made of a number ``x``.
+#: Types, with an expression for a value of each type from a number ``x``.
 SHAPES = {
     "double": "x", "float": "float(x)", "struct<x:double>": "named_struct('x', x)",
     "array<float>": "array(float(x), null)", "map<string,double>": "map('b', x, 'a', 1D)",
 }
-#: Expressions that distinguish the forms of a zero: of values of each type, and of numbers.
+#: Operators that distinguish the two zeros, for values of each type and for numbers.
 SIGNED = {
     "text": lambda d: d.select("k", F.to_json(F.struct("v")).alias("t")),
     "text as key": lambda d: d.groupBy(F.to_json(F.struct("v")).alias("t")).count(),
@@ -43,7 +43,7 @@ OF_NUMBER = {
 
 
 def numbers(swapped: bool) -> pa.Table:
-    """Rows ``k, x, n``; or the same with the other form of each zero and of each NaN."""
+    """Rows ``k, x, n``; ``swapped`` replaces each zero and each NaN by another form."""
     quiet, payload, negative = nans("double")
     values = [0.0, -0.0, -0.0, quiet, payload, 1.5, None]
     if swapped:
@@ -65,7 +65,7 @@ def shaped(spark: Any, kind: str, swapped: bool) -> DataFrame:
 
 
 def unsigned(spark: Any, kind: str) -> DataFrame:
-    """The rows as plain Spark has them, each zero without its sign."""
+    """The rows in plain Spark, each zero without its sign."""
     return shaped(spark, kind, False).withColumn("v", F.expr({
         "double": "v + 0D", "float": "v + 0F", "struct<x:double>": "named_struct('x', v.x + 0D)",
         "array<float>": "transform(v, y -> y + 0F)",
@@ -74,39 +74,39 @@ def unsigned(spark: Any, kind: str) -> DataFrame:
 
 
 def check(spark: Any, kind: str, runner: str, names: list[str]) -> None:
-    given, swapped = shaped(spark, kind, False), shaped(spark, kind, True)
+    original, swapped = shaped(spark, kind, False), shaped(spark, kind, True)
     plain = unsigned(spark, kind)
-    every = {**CARRY, **COMPARE, **SIGNED, **OF_NUMBER}
+    operators = {**CARRY, **COMPARE, **SIGNED, **OF_NUMBER}
     with Dataflow(spark, runner=runner, buckets=2) as flow:
-        rows, session = flow.input("rows", given.schema)
-        kept = {}
+        rows, session = flow.input("rows", original.schema)
+        outputs = {}
         for name in names:
-            ours, theirs = OWN[name] if name in OWN else (every[name],) * 2
+            ours, theirs = OWN[name] if name in OWN else (operators[name],) * 2
             try:
-                kept[name] = ours(rows).keep(), theirs
+                outputs[name] = ours(rows).keep(), theirs
             except (UnsupportedTypeError, AnalysisException):
                 assert name in COMPARE and "map" in kind
-        assert kept
-        session.insert(given.toArrow())
+        assert outputs
+        session.insert(original.toArrow())
         flow.advance_to(1)
         gone = "n % 2 = 0"
         for when, there in enumerate((plain, plain.where(f"NOT ({gone})")), 1):
-            for name, (output, theirs) in kept.items():
+            for name, (output, theirs) in outputs.items():
                 try:
                     expected = theirs(there)
                     expected.schema
                 except AnalysisException:
-                    continue  # sets of maps are more than Spark has
+                    continue  # Spark has no sets of maps
                 lists = name == "collect_list"
                 shown = as_texts(output.at(), any_order=lists)
                 assert shown == as_texts(expected, any_order=lists), (name, when)
             if when == 1:
                 session.remove(swapped.where(gone))
                 flow.advance_to(2)
-        # The last rows leave as a table of Arrow.
+        # An Arrow table removes the last rows.
         session.remove(swapped.where(f"NOT ({gone})").toArrow())
         flow.advance_to(3)
-        assert [name for name, (output, _) in kept.items() if output.at().count()] == []
+        assert [name for name, (output, _) in outputs.items() if output.at().count()] == []
 
 
 def cases(runner: str, few: set[str]) -> list[Any]:

@@ -52,7 +52,7 @@ def octets(rng: np.random.Generator) -> bytes:
 
 def decimals(precision: int, scale: int) -> Draw:
     def draw(rng: np.random.Generator) -> Decimal:
-        # Every number of digits, and the powers of 256 where the number of bytes changes.
+        # Any number of digits, and numbers next to a change of the number of bytes.
         if rng.random() < 0.3:
             unscaled = 256 ** int(rng.integers(0, 16)) // 2 + int(rng.integers(-2, 3))
         else:
@@ -142,7 +142,7 @@ def column_of(name: str, rows: int = ROWS) -> pa.Array:
 
 
 def by_spark(spark: Any, table: pa.Table, ddl: str, expressions: dict[str, str]) -> dict[str, Any]:
-    """Spark's value of each expression, one array for each."""
+    """An array of Spark's values for each expression."""
     frame = spark.createDataFrame(table, schema=ddl).coalesce(1)
     named = [f"{sql} AS `{name}`" for name, sql in expressions.items()]
     result = frame.selectExpr(*named).toArrow()
@@ -195,14 +195,14 @@ def test_columns_chain(columns, expected):
 
 @pytest.mark.parametrize("buckets", BUCKETS)
 def test_buckets_are_those_of_spark(buckets, columns, expected):
-    found = bucket_of(spark_hash([columns["string"]]), buckets)
-    assert found.dtype == np.int32
-    assert found.tolist() == expected[f"string_{buckets}"].tolist()
+    actual = bucket_of(spark_hash([columns["string"]]), buckets)
+    assert actual.dtype == np.int32
+    assert actual.tolist() == expected[f"string_{buckets}"].tolist()
     for name, narrow in [("int", True), ("long", False)]:
         keys = columns[name].fill_null(0).cast(pa.int64()).to_numpy()
-        found = bucket_of_int64(keys, buckets, narrow=narrow)
-        assert found.dtype == np.int32
-        assert found.tolist() == expected[f"{name}_{buckets}"].tolist()
+        actual = bucket_of_int64(keys, buckets, narrow=narrow)
+        assert actual.dtype == np.int32
+        assert actual.tolist() == expected[f"{name}_{buckets}"].tolist()
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 1000, 2**30, 2**31 - 1])
@@ -215,8 +215,8 @@ def test_pmod_at_the_edges(buckets):
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)), st.integers(1, 2**31 - 1))
 @settings(deadline=None, derandomize=True)
 def test_pmod_of_any_hash(hashes, buckets):
-    found = bucket_of(np.array(hashes, np.int32), buckets).tolist()
-    assert found == [h % buckets for h in hashes]
+    actual = bucket_of(np.array(hashes, np.int32), buckets).tolist()
+    assert actual == [h % buckets for h in hashes]
 
 
 @pytest.mark.parametrize("buckets", [0, -1, 2**31])
@@ -230,7 +230,7 @@ def test_time_of_day_hashes_as_in_spark(spark):
     sql = ", ".join("(NULL)" if v is None else f"(time'{v.isoformat()}')" for v in values)
     frame = spark.sql(f"SELECT c, hash(c) AS h, xxhash64(c) AS x FROM VALUES {sql} AS t(c)")
     column = pa.array(values, pa.time64("ns"))
-    # A client of Connect can fetch none.
+    # A client of Spark Connect cannot fetch times of day.
     assert connect_server.WANTED or frame.toArrow()["c"].type == column.type
     result = frame.coalesce(1).select("h", "x").toArrow()
     assert spark_hash([column]).tolist() == result["h"].to_pylist()
@@ -345,7 +345,7 @@ def test_columns_must_be_of_one_length():
 
 
 def test_a_kernel_that_cannot_be_cached_is_compiled_all_the_same():
-    # Code that came from no file is what numba has no place for.
+    # Numba has no cache for code without a file.
     scope: dict[str, Any] = {}
     exec("def double(x):\n    return 2 * x", scope)
     assert jit.jit(scope["double"])(21) == 42

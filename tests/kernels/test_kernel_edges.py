@@ -1,4 +1,4 @@
-"""Kernels at the edges of their input: one row, the last number that fits, a time without rows."""
+"""Kernels at the edges of their input: one row, the largest number, a time without rows."""
 
 import datetime
 import decimal
@@ -85,14 +85,14 @@ def test_a_column_of_more_than_offsets_can_count_is_refused_by_name(monkeypatch,
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 1000, -7])
 def test_a_quotient_is_rounded_half_away_from_zero(divisor):
     numbers = [0, 1, -1, 5, -5, 10**30 + 1, -(10**30), 2**96, 2**64 - 1, 3 * 10**36]
-    found, _ = _rounded(
+    words, _ = _rounded(
         sums(*numbers), 0, 5, np.full(len(numbers), divisor, np.int64), pa.decimal128(38),
         divide=True, tens=1)
-    quotients = [(b << 64) + a % 2**64 for a, b in found.tolist()]
-    sign = [1 if number * divisor >= 0 else -1 for number in numbers]
+    quotients = [(b << 64) + a % 2**64 for a, b in words.tolist()]
+    signs = [1 if number * divisor >= 0 else -1 for number in numbers]
     assert quotients == [
-        one * ((20 * abs(number) + abs(divisor)) // (2 * abs(divisor)))
-        for one, number in zip(sign, numbers)]
+        sign * ((20 * abs(number) + abs(divisor)) // (2 * abs(divisor)))
+        for sign, number in zip(signs, numbers)]
 
 
 def test_parts_of_dates_are_those_of_python():
@@ -107,14 +107,14 @@ def test_parts_of_dates_are_those_of_python():
 @pytest.mark.parametrize("divisor", [1, 3, 7, 10**9 + 7, 2**62 + 1, -3])
 def test_an_average_is_the_nearest_double(divisor):
     numbers = [0, 3, 2**53 + 1, -(2**53) - 3, 2**64 - 1, 10**30 + 1, -(2**96) - 1, 3 * 10**36]
-    found = np.zeros(len(numbers))
+    averages = np.zeros(len(numbers))
     quotients(
-        sums(*numbers).values, 0, 5, np.full(len(numbers), divisor, np.int64), 0, found)
-    assert found.tolist() == [float(Fraction(number, divisor)) for number in numbers]
+        sums(*numbers).values, 0, 5, np.full(len(numbers), divisor, np.int64), 0, averages)
+    assert averages.tolist() == [float(Fraction(number, divisor)) for number in numbers]
 
 
 def test_open_times_have_no_count_below_zero():
-    """Two candidates with several events each, the first ones before the open times."""
+    """Two candidates have several events each; the first events lie before the open times."""
     rows = SimpleNamespace(
         cand=np.array([0, 1, 0, 1, 0, 1]), time=np.array([1, 1, 2, 2, 3, 3]),
         base=np.array([1, 2]), diff=np.array([-2, 1, -1, -5, 3, 4]))
@@ -124,7 +124,7 @@ def test_open_times_have_no_count_below_zero():
 
 
 def with_bounds(name):
-    """A module of kernels, compiled anew so that an index out of bounds is an error."""
+    """Compile a module of kernels again, so that an index out of bounds is an error."""
     spec = importlib.util.find_spec(f"pyspark_diff.kernels.{name}")
     module = importlib.util.module_from_spec(spec)
 
@@ -138,22 +138,23 @@ def with_bounds(name):
 
 def test_variances_stay_within_their_arrays():
     lists = [[1, 2, 4], [2**62, -(2**62), 2**62, 7], [-5], [3, 3], [-(2**63), 2**63 - 1] * 5]
-    values = np.array([[*sums(*one).values.sum(0), *sums(*(x * x for x in one)).values.sum(0)]
-                       for one in lists])
-    counts, found = np.array([len(one) for one in lists]), np.zeros(len(lists))
-    with_bounds("quotients").variances(values, 0, 5, counts, 1, found)
-    assert found.tolist() == [
-        float(Fraction(len(one) * sum(x * x for x in one) - sum(one) ** 2,
-                       len(one) * (len(one) - 1))) if len(one) > 1 else 0
-        for one in lists]
+    values = np.array([
+        [*sums(*numbers).values.sum(0), *sums(*(x * x for x in numbers)).values.sum(0)]
+        for numbers in lists])
+    counts, variances = np.array([len(numbers) for numbers in lists]), np.zeros(len(lists))
+    with_bounds("quotients").variances(values, 0, 5, counts, 1, variances)
+    assert variances.tolist() == [
+        float(Fraction(len(numbers) * sum(x * x for x in numbers) - sum(numbers) ** 2,
+                       len(numbers) * (len(numbers) - 1))) if len(numbers) > 1 else 0
+        for numbers in lists]
 
 
 def test_visits_stay_within_their_arrays():
     visits = with_bounds("indexed_replay").visits
     for keys, due in [([1, 1, 4], [0, 4, 6]), ([7, 8], [3]), ([], [2]), ([5, 5], []), ([], [])]:
-        every, starts = visits(np.array(keys, np.int64), np.array(due, np.int64))
-        assert every.tolist() == sorted({*keys, *due})
-        assert starts.tolist() == [*(sum(k < key for k in keys) for key in every), len(keys)]
+        visited, starts = visits(np.array(keys, np.int64), np.array(due, np.int64))
+        assert visited.tolist() == sorted({*keys, *due})
+        assert starts.tolist() == [*(sum(k < key for k in keys) for key in visited), len(keys)]
 
 
 @pytest.mark.parametrize("digits", [3, 18, 19, 25, 38])
@@ -171,24 +172,25 @@ def test_numbers_of_decimals_are_as_many_of_their_bits_as_fit(digits):
 ])
 def test_a_sum_of_integers_may_have_all_of_64_bits(numbers):
     result = IntegerSum(pa.int64(), 0)
-    held = result.accumulators
+    accumulators = result.accumulators
 
-    def of(values):
+    def sum_of(values):
         column = pa.array(values, pa.int64())
-        table = tally(held, [column], np.zeros(len(values), np.int64), 1, 1)
-        return result.evaluate(GroupSums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
+        table = tally(accumulators, [column], np.zeros(len(values), np.int64), 1, 1)
+        offsets = dict(zip(accumulators, layout_of(accumulators)[0]))
+        return result.evaluate(GroupSums(table, offsets)).to_pylist()
 
-    assert of(numbers) == [sum(numbers)]
+    assert sum_of(numbers) == [sum(numbers)]
     for beyond in ([2**63 - 1, 1], [-(2**63), -1], [2**62, 2**62]):
         with pytest.raises(DiffOverflowError):
-            of(beyond)
+            sum_of(beyond)
 
 
 @pytest.mark.parametrize("kernel, value", [
     (tallies.tally_square, np.array([3])), (tallies.tally_exact, np.array([3.0]).view(np.int64)),
 ])
 def test_a_multiplicity_of_more_than_31_bits_is_told(kernel, value):
-    for diff, told in [
+    for diff, expected in [
         (tallies.LIMIT, MULTIPLICITY), (-tallies.LIMIT, MULTIPLICITY),
         (tallies.LIMIT - 1, 0), (1 - tallies.LIMIT, 0),
     ]:
@@ -196,7 +198,7 @@ def test_a_multiplicity_of_more_than_31_bits_is_told(kernel, value):
         group, none = np.zeros(1, np.int64), np.empty(0, np.bool_)
         status = kernel(
             value, none, group, np.array([diff]), 1, table, table.view(np.float64), 0)
-        assert status == told
+        assert status == expected
 
 
 @pytest.mark.parametrize("wide", [2**62, 2**40, 5])
@@ -210,8 +212,9 @@ def test_numbers_of_any_width_are_packed_in_their_order(wide):
 @pytest.mark.parametrize("numbers", [[1.0, 2.0, 4.0], [3.0, None, 5.0], [7.0, 7.0], [0.1] * 9])
 def test_variances_of_doubles_without_nulls_and_with_some(numbers):
     result = FloatVariance(pa.float64(), 0, ddof=1)
-    held, column = result.accumulators, pa.array(numbers, pa.float64())
-    table = tally(held, [column], np.zeros(len(numbers), np.int64), 1, 1)
-    found = result.evaluate(GroupSums(table, dict(zip(held, layout_of(held)[0])))).to_pylist()
+    accumulators, column = result.accumulators, pa.array(numbers, pa.float64())
+    table = tally(accumulators, [column], np.zeros(len(numbers), np.int64), 1, 1)
+    offsets = dict(zip(accumulators, layout_of(accumulators)[0]))
+    actual = result.evaluate(GroupSums(table, offsets)).to_pylist()
     there = [number for number in numbers if number is not None]
-    assert found == [pytest.approx(float(statistics.variance(map(Fraction, there))), abs=1e-30)]
+    assert actual == [pytest.approx(float(statistics.variance(map(Fraction, there))), abs=1e-30)]

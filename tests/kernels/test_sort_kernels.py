@@ -16,7 +16,7 @@ from pyspark_diff.kernels.arrow_expression import Apply, ArrowConstant, Field
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
-#: Numbers that lie together, apart, in few places, and where upper bits tell little.
+#: Numbers of wide and narrow ranges, with few values, and with equal upper bits.
 KINDS = {
     "hashes": lambda choose, n: choose.integers(LEAST, MOST, n, endpoint=True),
     "dense": lambda choose, n: choose.integers(-5, n, n),
@@ -44,10 +44,10 @@ def test_rows_are_in_order(kind, rows, seed):
     values = KINDS[kind](np.random.default_rng(seed), rows).astype(np.int64)
     before = values.copy()
     assert (order.order_of(values) == np.argsort(values, kind="stable")).all()
-    found, rank = np.unique(values, return_inverse=True)
-    assert (order.distinct(values) == found).all()
+    distinct, rank = np.unique(values, return_inverse=True)
+    assert (order.distinct(values) == distinct).all()
     ours, ranks = order.ranked(values)
-    assert (ours == found).all() and (ranks == rank).all() and ranks.dtype == np.int64
+    assert (ours == distinct).all() and (ranks == rank).all() and ranks.dtype == np.int64
     assert (values == before).all()
     assert (order.order_of(values[::-1]) == np.argsort(values[::-1], kind="stable")).all()
     assert (order.ranked(values[::2])[1] == np.unique(values[::2], return_inverse=True)[1]).all()
@@ -62,7 +62,7 @@ def test_no_rows_are_in_order():
 
 
 def test_rows_that_upper_bits_do_not_tell_are_left_to_a_sort(monkeypatch):
-    """A million rows that each pass a thousand others would take minutes."""
+    """Moves of a million rows, each past a thousand others, would take minutes."""
     values = np.append(np.arange(100_000)[::-1], MOST)
     asked = []
     monkeypatch.setattr(order.np, "argsort", lambda *a, **k: asked.append(1) or _argsort(*a, **k))
@@ -88,8 +88,9 @@ def columns(draw, rows):
     digits = draw(st.integers(1, 18))
     scale = draw(st.integers(0, digits))
     most = 10**digits - 1
-    one = st.integers(-most, most) | st.sampled_from([0, 1, -1, most, -most])
-    few = draw(st.lists(draw(st.sampled_from([one, st.none() | one])), min_size=1, max_size=9))
+    numbers = st.integers(-most, most) | st.sampled_from([0, 1, -1, most, -most])
+    values = draw(st.sampled_from([numbers, st.none() | numbers]))
+    few = draw(st.lists(values, min_size=1, max_size=9))
     unscaled = (few * rows)[:rows]
     kind = pa.decimal128(digits, scale)
     return pa.array([None if n is None else Decimal(n).scaleb(-scale) for n in unscaled], kind)
@@ -103,16 +104,16 @@ def test_decimals_are_arrows(data, name, shared):
     first = data.draw(columns(300)).slice(7)
     second = data.draw(columns(300)).slice(7)
     expected = ARROW[name](first, second[0] if shared else second)
-    found = decimals.computed(name, first, second[0] if shared else second, expected.type)
-    if found is None:
-        # Digits of a sum that could leave 64 bits are left to Arrow.
+    actual = decimals.computed(name, first, second[0] if shared else second, expected.type)
+    if actual is None:
+        # Arrow computes sums whose digits may not fit into 64 bits.
         assert name != "*" and max(
             side.type.precision + expected.type.scale - side.type.scale
             for side in (first, second)
         ) > 18
         return
-    found.validate(full=True)
-    assert found.equals(expected)
+    actual.validate(full=True)
+    assert actual.equals(expected)
 
 
 @pytest.mark.parametrize("name", "+-*")
@@ -122,11 +123,11 @@ def test_decimals_of_a_column_in_pieces(name, pieces):
     column = pa.chunked_array(
         [pa.array([Decimal(i)] * rows, kind) for i, rows in enumerate(pieces, 2)], kind)
     expected = ARROW[name](column, column)
-    found = decimals.computed(name, column, column, expected.type)
+    actual = decimals.computed(name, column, column, expected.type)
     if pieces:
-        assert found.equals(expected.combine_chunks())
+        assert actual.equals(expected.combine_chunks())
     else:
-        assert found is None  # few rows are left to Arrow
+        assert actual is None  # Arrow computes few rows
 
 
 @pytest.mark.parametrize("first", [
@@ -153,14 +154,15 @@ def test_what_stands_in_the_place_of_a_null_is_not_looked_at():
 @pytest.mark.parametrize("nulls", [False, True])
 @pytest.mark.parametrize("branch", [False, True])
 def test_decimals_of_many_digits_are_computed_once(monkeypatch, digits, nulls, branch):
-    """Also where the result is not known to fit, at each level of a formula."""
-    seen = []
+    """Also if each level of a formula has to check that its result fits."""
+    reads = []
     value = Field.value
-    monkeypatch.setattr(Field, "value", lambda self, *rest: seen.append(self) or value(self, *rest))
+    monkeypatch.setattr(
+        Field, "value", lambda self, *rest: reads.append(self) or value(self, *rest))
     kind, levels = pa.decimal128(38, 0), 8
     formula = field = Field("a", kind)
     for _ in range(levels):
-        sides = tuple(Apply("cast", (one,), pa.decimal256(38, 0)) for one in (formula, field))
+        sides = tuple(Apply("cast", (side,), pa.decimal256(38, 0)) for side in (formula, field))
         formula = Apply("fit", (Apply("+", sides, pa.decimal256(39, 0)),), kind)
     numbers = [Decimal(n * 10**(digits - 1)) for n in range(300)]
     if nulls:
@@ -170,15 +172,15 @@ def test_decimals_of_many_digits_are_computed_once(monkeypatch, digits, nulls, b
         some = Apply(">", (field, ArrowConstant(Decimal(0), kind)), pa.bool_())
         formula = Apply("case", (some, formula, ArrowConstant(Decimal(0), kind)), kind)
         asked = 1
-    found = formula.value(pa.table({"a": pa.array(numbers, kind)}))
+    actual = formula.value(pa.table({"a": pa.array(numbers, kind)}))
     wanted = [None if n is None else n * (levels + 1) for n in numbers]
     if branch and nulls:
         wanted[3] = Decimal(0)
-    assert found.to_pylist() == wanted
-    assert len(seen) == levels + 1 + asked
+    assert actual.to_pylist() == wanted
+    assert len(reads) == levels + 1 + asked
 
 
 def test_values_decide_and_not_the_type():
     wide = pa.array([Decimal(10**17)] * 300, pa.decimal128(30, 0))
-    found = decimals.computed("*", wide, wide, pa.decimal128(38, 0))
-    assert found[5].as_py() == 10**34
+    products = decimals.computed("*", wide, wide, pa.decimal128(38, 0))
+    assert products[5].as_py() == 10**34
