@@ -686,15 +686,15 @@ def test_each_row_has_a_key_and_a_value_that_may_have_no_columns(keys):
     """All rows share a time and a diff."""
     values = () if keys else (pa.int64(),)
     layout = Layout(keys, value=Layout(values))
-    halves = []
+    chunks = []
     for rows in 2, 200:
         column = pa.array([1, 2] * (rows // 2)).cast(layout.all_types[0])
         updates = layout.encode([column], 3, 1)
         assert updates.key64.size == updates.val64.size == len(updates) == rows
         grouped = consolidate(updates)
         assert grouped.updates.diffs().tolist() == [rows // 2] * 2
-        halves.append(grouped.updates)
-    total = consolidate(concat([updates, *halves])).updates
+        chunks.append(grouped.updates)
+    total = consolidate(concat([updates, *chunks])).updates
     assert len(total) == 2 and total.diffs().tolist() == [201, 201]
 
 
