@@ -1,7 +1,7 @@
-"""Every kernel and every stage of the package, held to `pyspark_diff.operators.contract`.
+"""Every kernel and every stage of the package keeps `pyspark_diff.operators.contract`.
 
-Each promise of that page is a function here, and is asked of each class on random updates. A class
-without an example fails, and so do the broken toys at the end.
+Each promise of that page is a function here. The tests call it with an example of each class and
+random updates. A class without an example fails. The broken toys at the end fail, too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from pyspark_diff.spark.schema import DIFF, TIME, TimeType
 from pyspark_diff.times import Antichain
 
 Record = tuple[Any, ...]
-#: A record, its time, its diff, and where in a loop it is.
+#: A record, its time, its diff, and its coordinate in a loop.
 Row = tuple[Record, int, int, int]
 
 #: Frontiers of three steps, and iterations of a loop.
@@ -83,7 +83,7 @@ ITERATIONS = 3
 
 @dataclass(frozen=True)
 class Input:
-    """One arrangement: columns, of which the first ones are the key, and records to choose from."""
+    """One arrangement: its columns, beginning with the key, and the records of random updates."""
 
     key: int
     names: tuple[str, ...]
@@ -91,15 +91,15 @@ class Input:
     domain: tuple[Record, ...]
     ordering: tuple[tuple[bool, bool], ...] | None = None
     sums: tuple[Accumulator, ...] = ()
-    #: No more than one record of a key is there at any time.
-    one: bool = False
-    #: No record is there less than no times. Without some columns others would be made of several.
+    #: A key has at most one record at each time.
+    single: bool = False
+    #: No multiplicity is negative.
     positive: bool = False
-    #: The kernel sees whole records, of whatever columns the key is.
+    #: The kernel reads all columns.
     whole: bool = False
 
     def only(self, needed: Sequence[str]) -> tuple[int, ...]:
-        """Positions of the key, of the columns of the order, and of those that are needed."""
+        """Positions of the key, of the column of the order, and of the needed columns."""
         if self.whole:
             return tuple(range(len(self.names)))
         there = self.key + (0 if self.ordering is None else 1)
@@ -114,40 +114,40 @@ class Input:
         return replace(key, value=Layout(value, ordering=ordering))
 
     def updates(self, rows: Sequence[Row], columns: Sequence[int]) -> UpdateChunk:
-        """Rows as they come."""
+        """Encode the rows in the same order."""
         if not rows:
             return empty()
         columns = columns if not self.sums else range(len(self.names))
         arrays = [pa.array([r[0][i] for r in rows], self.types[i]) for i in columns]
         time, diff, at = (np.array([r[i] for r in rows], np.int64) for i in (1, 2, 3))
-        made = self.layout(columns).encode(arrays[: self.key] if self.sums else arrays, time, diff)
-        if self.sums:  # at each coordinate for itself: a sum is at one
-            return into_diff(made, arrays[self.key:], self.sums).placed(int(at[0]))
-        return made.placed(at)
+        chunk = self.layout(columns).encode(arrays[: self.key] if self.sums else arrays, time, diff)
+        if self.sums:  # the rows have one coordinate
+            return into_diff(chunk, arrays[self.key:], self.sums).placed(int(at[0]))
+        return chunk.placed(at)
 
     def grouped(self, rows: Sequence[Row], columns: Sequence[int]) -> Grouped:
-        """Rows as an arrangement holds them."""
+        """Encode and consolidate the rows, as in an arrangement."""
         return consolidate(self.updates(rows, columns))
 
     def batches(self, parts: Sequence[Sequence[Row]], columns: Sequence[int]) -> list[UpdateChunk]:
-        found = []
+        chunks = []
         for rows in parts:
             places = sorted({row[3] for row in rows}) if self.sums else [None]
             for place in places:
                 chosen = [row for row in rows if place in (None, row[3])]
-                found.append(self.grouped(chosen, columns).updates)
-        return found
+                chunks.append(self.grouped(chosen, columns).updates)
+        return chunks
 
 
 @dataclass(frozen=True)
 class Example:
-    """A kernel, what it reads, and what it is to make of the input as it stands at one time."""
+    """A kernel, its inputs, and its expected output as a function of the inputs at one time."""
 
     kernel: Kernel
     inputs: tuple[Input, ...]
     types: tuple[pa.DataType, ...]
     function: Callable[..., Counter[Record]]
-    #: Columns of the output's key, where the output is arranged.
+    #: Columns of the output's key, if the output is arranged.
     key: int = 0
 
     @property
@@ -155,7 +155,7 @@ class Example:
         return Layout(self.types[: self.key], value=Layout(self.types[self.key:]))
 
     @property
-    def every(self) -> tuple[int, ...]:
+    def positions(self) -> tuple[int, ...]:
         return tuple(range(len(self.types)))
 
 
@@ -171,8 +171,8 @@ IN_ORDER = replace(PAIRS, positive=True, ordering=((True, False), (False, True))
 SUMS = Input(1, ("k", "v"), (LONG, LONG), tuple(product((0, 1, None), (1, -5, None))), sums=(
     RowCount(), Integers(0), Valid(0)
 ))
-PART = replace(PAIRS, one=True)
-OTHER_PART = replace(OTHERS, one=True)
+PART = replace(PAIRS, single=True)
+OTHER_PART = replace(OTHERS, single=True)
 
 
 def counted(a):
@@ -211,37 +211,37 @@ def antijoined(a, b):
 
 
 def by_key(a):
-    found: dict[Any, list[tuple[Record, int]]] = {}
+    groups: dict[Any, list[tuple[Record, int]]] = {}
     for (key, *values), n in a.items():
-        found.setdefault(key, []).append((tuple(values), n))
-    return found
+        groups.setdefault(key, []).append((tuple(values), n))
+    return groups
 
 
 def rank(value):
-    """The order of `IN_ORDER`: the largest first and nulls before them; then text, nulls last."""
+    """The order of `IN_ORDER`: numbers descending, nulls first; then text ascending, nulls last."""
     (v, w) = value
     return (v is not None, -(v or 0)), (w is None, w or "")
 
 
 def first(a):
-    found = []
+    rows = []
     for key, values in by_key(a).items():
         places = [v for v, n in sorted(values, key=lambda r: rank(r[0])) for _ in range(max(n, 0))]
-        found += [((key, *v), 1) for v in places[:2]]
-    return total(found)
+        rows += [((key, *v), 1) for v in places[:2]]
+    return total(rows)
 
 
 def numbered(a):
-    found = []
+    rows = []
     for key, values in by_key(a).items():
         places = [v for v, n in sorted(values, key=lambda r: rank(r[0])) for _ in range(max(n, 0))]
-        found += [((key, *v, i + 1), 1) for i, v in enumerate(places[:3])]
-    return total(found)
+        rows += [((key, *v, i + 1), 1) for i, v in enumerate(places[:3])]
+    return total(rows)
 
 
 def in_windows(a):
-    """For `WINDOWS`."""
-    found = []
+    """Rows with the values of all `WINDOWS`."""
+    rows = []
     for key, values in by_key(a).items():
         places = [v for v, n in sorted(values, key=lambda r: rank(r[0])) for _ in range(n)]
         for i, (v, w) in enumerate(places):
@@ -250,15 +250,15 @@ def in_windows(a):
             near = [x or 0 for x, _ in places[max(i - 1, 0):i + 2]]
             valid = [x for x in upto if x is not None]
             peers = [x for x, _ in places if rank((x, "")) <= rank((v, ""))]
-            found.append(((
+            rows.append(((
                 key, v, w, i + 1, len(before) + 1, places[i - 1][1] if i else "none",
                 sum(near) if any(x is not None for x, _ in places[max(i - 1, 0):i + 2]) else None,
                 valid[-1] if valid else None, len(peers),
             ), 1))
-    return total(found)
+    return total(rows)
 
 
-#: Three whose rows are told by ties, and three of rows near by.
+#: The first three number or look up rows, and the others aggregate a frame of rows.
 WINDOWS = (
     PlaceFunction(LONG, "row_number"), PlaceFunction(LONG, "rank"), Offset(TEXT, "w", -1, "none"),
     Summed(LONG, "v", IntegerSum(LONG, 0), WindowFrame(True, -1, 1)),
@@ -268,7 +268,7 @@ WINDOWS = (
 
 
 def of_windows(*numbers):
-    """The example of some of the windows."""
+    """An example with some of the window functions."""
     kernel = WindowKernel(
         PAIRS.names, (("v", True),), tuple(WINDOWS[i] for i in numbers), TimeType(T.LongType())
     )
@@ -279,11 +279,11 @@ def of_windows(*numbers):
 
 
 def summed(a):
-    found = {}
+    groups = {}
     for (key, v), n in a.items():
-        rows, amount, valid = found.get(key, (0, 0, 0))
-        found[key] = rows + n, amount + n * (v or 0), valid + n * (v is not None)
-    return total(((k, s, c), 1) for k, (rows, s, c) in found.items() if rows)
+        rows, amount, valid = groups.get(key, (0, 0, 0))
+        groups[key] = rows + n, amount + n * (v or 0), valid + n * (v is not None)
+    return total(((k, s, c), 1) for k, (rows, s, c) in groups.items() if rows)
 
 
 def side_by_side(a, b):
@@ -294,13 +294,13 @@ def side_by_side(a, b):
 
 
 def aggregated(sums, values, others):
-    """Sums, the first value and the last one, and another record: as `summed` has a group."""
-    found = {key: [r[0] for r in sorted(held, key=lambda r: rank(r[0])) if r[1] > 0]
-             for key, held in by_key(values).items()}
-    other = {key: held[0][0][0] for key, held in by_key(others).items()}
+    """For each key of `summed`: the sums, the first and the last value, and the other record."""
+    ranked = {key: [r[0] for r in sorted(records, key=lambda r: rank(r[0])) if r[1] > 0]
+              for key, records in by_key(values).items()}
+    other = {key: records[0][0][0] for key, records in by_key(others).items()}
     rows = []
     for key, total_, valid in summed(sums):
-        (v, w), (last, _) = (found.get(key) or [(0, "")])[0], (found.get(key) or [(0, "")])[-1]
+        (v, w), (last, _) = (ranked.get(key) or [(0, "")])[0], (ranked.get(key) or [(0, "")])[-1]
         rows.append(((key, total_, v, w, valid, last, other.get(key, -1)), 1))
     return total(rows)
 
@@ -321,14 +321,14 @@ TOTALS = (WeightSum(LONG, 0), CountResult(LONG, Valid(0)))
 KERNELS: dict[type[Kernel], list[Example]] = {
     CheckedKernel: [
         Example(
-            CheckedKernel(TimeType(T.LongType())), (replace(WORDS, one=True),), WORDS.types,
+            CheckedKernel(TimeType(T.LongType())), (replace(WORDS, single=True),), WORDS.types,
             lambda a: a,
         )
     ],
     CompleteKernel: [
         Example(
             CompleteKernel(TimeType(T.LongType()), 1, NothingThere(("w",), None)),
-            (replace(WORDS, one=True),), WORDS.types, lambda a: total([]),
+            (replace(WORDS, single=True),), WORDS.types, lambda a: total([]),
         )
     ],
     ConsolidateKernel: [Example(ConsolidateKernel(), (WORDS,), WORDS.types, lambda a: a)],
@@ -411,13 +411,13 @@ KERNELS: dict[type[Kernel], list[Example]] = {
 
 
 def with_text_keys(example: Example) -> Example:
-    """The same with keys of which only hashes are numbers."""
+    """The same example with keys of text, so that the kernel compares hashes."""
     inputs = tuple(
         replace(
-            told, types=(TEXT, *told.types[1:]),
-            domain=tuple((r[0] if r[0] is None else f"k{r[0]}", *r[1:]) for r in told.domain),
+            source, types=(TEXT, *source.types[1:]),
+            domain=tuple((r[0] if r[0] is None else f"k{r[0]}", *r[1:]) for r in source.domain),
         )
-        for told in example.inputs
+        for source in example.inputs
     )
     position = 2 if isinstance(example.kernel, JoinKernel) else 0
     types = tuple(TEXT if i == position else kind for i, kind in enumerate(example.types))
@@ -428,23 +428,23 @@ for kind in (AggregateKernel, TopKKernel, ReduceKernel, CollateKernel, JoinKerne
     KERNELS[kind].append(with_text_keys(KERNELS[kind][0]))
 
 
-# What is found in the package.
+# The classes of the package.
 
 
 def classes_in(package: ModuleType, base: type) -> set[type]:
-    """The classes of a package that are no bases of others by their own word."""
-    found = set()
+    """The concrete classes of a package that derive from the base."""
+    classes = set()
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        for made in vars(importlib.import_module(module.name)).values():
-            if inspect.isclass(made) and issubclass(made, base) and not inspect.isabstract(made):
-                found.add(made)
-    return found
+        for value in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(value) and issubclass(value, base) and not inspect.isabstract(value):
+                classes.add(value)
+    return classes
 
 
-#: Kernels that are no function of what they read at a time: they fold it, in order of time, over
-#: what they gave. `test_keyed_inputs` and `test_late_rows` hold them to that.
+#: Kernels that fold their input, in order of time, over their earlier output. So their output is
+#: no function of their input at a time. `test_keyed_inputs` and `test_late_rows` test them.
 FOLDS = {UpsertKernel, VersionKernel}
-#: Those that go by the time, and not only by what they read: `test_sliding` is about them.
+#: Kernels with an output that depends on the time as well as on the input: see `test_sliding`.
 BY_TIME = {DueKernel}
 
 
@@ -454,14 +454,14 @@ def test_every_kernel_and_every_stage_has_an_example():
 
 
 def test_what_looks_like_a_kernel_or_a_stage_says_so():
-    for made in classes_in(operators, object):
-        if not made.__module__.startswith(operators.__name__):
+    for cls in classes_in(operators, object):
+        if not cls.__module__.startswith(operators.__name__):
             continue
-        call = vars(made).get("__call__")
+        call = vars(cls).get("__call__")
         if call is not None and "wanted" in inspect.signature(call).parameters:
-            assert issubclass(made, Kernel), made
-        if {"on_table", "on_frame"} <= vars(made).keys():
-            assert issubclass(made, Stage), made
+            assert issubclass(cls, Kernel), cls
+        if {"on_table", "on_frame"} <= vars(cls).keys():
+            assert issubclass(cls, Stage), cls
 
 
 # Turns of a kernel.
@@ -469,7 +469,7 @@ def test_what_looks_like_a_kernel_or_a_stage_says_so():
 
 @dataclass(frozen=True)
 class Turn:
-    """What a kernel is told once, as rows, so that it can be told in several ways."""
+    """The input of one call of a kernel, as rows, so that a test can cut them in several ways."""
 
     example: Example
     old: tuple[tuple[Row, ...], ...]
@@ -485,102 +485,103 @@ class Turn:
 
     def sides(self, wanted: Sequence[int]) -> list[Side]:
         sides = []
-        for number, told in enumerate(self.example.inputs):
-            columns = told.only(self.example.kernel.needs(wanted, number))
+        for number, source in enumerate(self.example.inputs):
+            columns = source.only(self.example.kernel.needs(wanted, number))
             depth = len(self.at) or int(self.limited)
             sides.append(Side(
-                self.batches(told, self.old[number], columns),
-                told.batches([self.earlier[number]] if self.earlier[number] else [], columns),
-                told.grouped(self.new[number], columns), depth, told.layout(columns),
-                told.names[: told.key] if told.sums else tuple(told.names[i] for i in columns),
+                self.batches(source, self.old[number], columns),
+                source.batches([self.earlier[number]] if self.earlier[number] else [], columns),
+                source.grouped(self.new[number], columns), depth, source.layout(columns),
+                source.names[: source.key] if source.sums
+                else tuple(source.names[i] for i in columns),
                 self.lower, Limit(1, 1) if self.limited else None,
             ))
         return sides
 
     def batches(
-        self, told: Input, rows: Sequence[Row], columns: Sequence[int]
+        self, source: Input, rows: Sequence[Row], columns: Sequence[int]
     ) -> list[UpdateChunk]:
-        """Old rows, cut in some way."""
+        """Old rows as batches, cut as `cut` says."""
         choice = random.Random(self.cut)
         parts: list[list[Row]] = [[] for _ in range(1 + self.cut % 3)]
         for record, time, diff, at in rows:
-            if self.cut > 2:  # as much more, and taken back by another batch
+            if self.cut > 2:  # an insertion and a retraction that cancel, maybe in two batches
                 choice.choice(parts).append((record, time, 5, at))
                 choice.choice(parts).append((record, time, -5, at))
             choice.choice(parts).append((record, time, diff, at))
-        found = told.batches(parts if self.cut else [rows] if rows else [], columns)
+        batches = source.batches(parts if self.cut else [rows] if rows else [], columns)
         if self.cut % 2:
-            return [consolidate(advanced(batch, self.lower)).updates for batch in found]
-        return found
+            return [consolidate(advanced(batch, self.lower)).updates for batch in batches]
+        return batches
 
     def own_side(self) -> Side | None:
         kernel, example = self.example.kernel, self.example
         if not isinstance(kernel, ReplayKernel) or not kernel.arranges_output:
             return None
-        names = tuple(f"o{i}" for i in example.every)
-        told = Input(example.key, names, example.types, ())
+        names = tuple(f"o{i}" for i in example.positions)
+        source = Input(example.key, names, example.types, ())
         nothing = Grouped(empty(), np.empty(0, np.int64))
-        old = self.batches(told, self.own, example.every)
+        old = self.batches(source, self.own, example.positions)
         limit = Limit(1, 1) if self.limited else None
         return Side(old, [], nothing, int(self.limited), example.own, names, self.lower, limit)
 
 
 @dataclass
-class Given:
-    """What a kernel gave: rows of the wanted columns."""
+class Output:
+    """The output of a kernel: rows of the wanted columns."""
 
     rows: list[Row]
     read: int = 0
     types: list[pa.DataType] = field(default_factory=list)
 
     def total(self) -> Counter[Any]:
-        """Sums of the diffs."""
+        """Sums of the diffs by record, time and coordinate."""
         return total(((record, time, at), diff) for record, time, diff, at in self.rows)
 
 
-#: So many pairs at once.
+#: The most pairs of a chunk.
 MOST = 7
 
 
-def told(turn: Turn, wanted: Sequence[int]) -> tuple[Any, ...]:
-    """The arguments of a turn."""
+def args(turn: Turn, wanted: Sequence[int]) -> tuple[Any, ...]:
+    """The arguments of the kernel's call."""
     if isinstance(turn.example.kernel, BilinearKernel):
         return turn.sides(wanted), turn.at, list(wanted), MOST
     return turn.sides(wanted), turn.own_side(), list(wanted)
 
 
-def given_by(kernel: Any, arguments: tuple[Any, ...]) -> Given:
-    """A call, and what came of it as rows."""
-    found = kernel(*arguments)
-    if isinstance(found, tuple):
-        return rows_of(found[0], 0, found[1])
-    whole = Given([], found.read, [])
-    named = found.coordinates()
-    for part in found.parts:
+def run(kernel: Any, arguments: tuple[Any, ...]) -> Output:
+    """Call a kernel and return its output as rows."""
+    result = kernel(*arguments)
+    if isinstance(result, tuple):
+        return rows_of(result[0], 0, result[1])
+    whole = Output([], result.read, [])
+    named = result.coordinates()
+    for part in result.parts:
         for changes, places in part():
             chunk = rows_of(changes, places)
             assert not whole.types or whole.types == chunk.types
             assert {at for *_, at in chunk.rows} <= set(named), "it names its coordinates"
             whole.rows, whole.types = whole.rows + chunk.rows, chunk.types
-    assert len(whole.rows) <= found.rows, "it tells how many there may be"
+    assert len(whole.rows) <= result.rows, "it reports an upper bound of its rows"
     return whole
 
 
-def rows_of(changes: Any, places: Any, read: int = 0) -> Given:
-    """Changes as rows."""
+def rows_of(changes: Any, places: Any, read: int = 0) -> Output:
+    """Convert the changes to rows."""
     columns, times, diffs = changes
-    assert isinstance(diffs, np.ndarray), "the diffs tell how many rows there are"
-    assert all(len(column) == diffs.size for column in columns), "columns are of one length"
+    assert isinstance(diffs, np.ndarray), "the diffs have the number of rows"
+    assert all(len(column) == diffs.size for column in columns), "columns have one length"
     for values in (times, places):
         assert isinstance(values, int) or values.size == diffs.size
     times, places = (np.broadcast_to(v, diffs.size).tolist() for v in (times, places))
     records = list(zip(*(c.to_pylist() for c in columns))) if columns else [()] * diffs.size
     rows = list(zip(records, times, diffs.tolist(), places))
-    return Given(rows, read, [column.type for column in columns])
+    return Output(rows, read, [column.type for column in columns])
 
 
 def turns(example: Example, rows: Sequence[Sequence[Row]]) -> Iterator[Turn]:
-    """The turns of a kernel, and what it gives in each taken up, as runners do it."""
+    """The calls of a kernel in each step, as runners make them, with its earlier output."""
     kernel = example.kernel
     rows = rows if isinstance(kernel, BilinearKernel) else plain(rows)
     own: list[Row] = []
@@ -596,53 +597,53 @@ def turns(example: Example, rows: Sequence[Sequence[Row]]) -> Iterator[Turn]:
         nothing = tuple(() for _ in rows)
         turn = Turn(example, old, nothing, tuple(map(tuple, now)), lower, upper, (), tuple(own))
         yield turn
-        own += given_by(kernel, told(turn, example.every)).rows
+        own += run(kernel, args(turn, example.positions)).rows
 
 
 def plain(rows: Sequence[Sequence[Row]]) -> list[list[Row]]:
-    """The rows outside of loops."""
+    """The rows without coordinates of loops."""
     return [[(record, time, diff, 0) for record, time, diff, _ in side] for side in rows]
 
 
 def one_each(rows: Sequence[Row]) -> list[Row]:
-    """Rows that put one record of a key in place of another, or none, at each time."""
-    found: list[Row] = []
+    """Rows that leave at most one record of a key at each time: each new one replaces the last."""
+    changes: list[Row] = []
     there: dict[Any, Record] = {}
     last = {(r[0][0], r[1]): r for r in rows}
     for (key, time), (record, _, diff, _) in sorted(last.items(), key=lambda item: item[0][1]):
         if key in there:
-            found.append((there.pop(key), time, -1, 0))
+            changes.append((there.pop(key), time, -1, 0))
         if diff > 0:
-            found.append((record, time, 1, 0))
+            changes.append((record, time, 1, 0))
             there[key] = record
-    return [(r, t, d, 0) for (r, t), d in total(((r, t), d) for r, t, d, _ in found).items()]
+    return [(r, t, d, 0) for (r, t), d in total(((r, t), d) for r, t, d, _ in changes).items()]
 
 
 def not_negative(rows: Sequence[Row]) -> list[Row]:
-    """Rows without those that take away what is not there, at any time and coordinate."""
-    found: list[Row] = []
+    """Rows without retractions that would make a multiplicity negative at some coordinate."""
+    remaining: list[Row] = []
     for row in sorted(rows, key=lambda row: row[1]):
-        held = [other for other in (*found, row) if other[0] == row[0]]
-        # Those at coordinates up to one are there at it.
-        if all(sum(n for _, _, n, c in held if c <= at) >= 0 for at in range(ITERATIONS)):
-            found.append(row)
-    return found
+        updates = [other for other in (*remaining, row) if other[0] == row[0]]
+        # A coordinate accumulates the rows at coordinates up to it.
+        if all(sum(n for _, _, n, c in updates if c <= at) >= 0 for at in range(ITERATIONS)):
+            remaining.append(row)
+    return remaining
 
 
 @st.composite
 def histories(draw: st.DrawFn, example: Example) -> list[list[Row]]:
-    """Updates of each input."""
-    found = []
-    for told in example.inputs:
+    """Random updates of each input."""
+    inputs = []
+    for source in example.inputs:
         row = st.tuples(
-            st.sampled_from(told.domain), st.integers(0, FRONTIERS[-1] - 1),
+            st.sampled_from(source.domain), st.integers(0, FRONTIERS[-1] - 1),
             st.sampled_from((1, 1, 1, 2, -1)), st.integers(0, ITERATIONS - 1),
         )
         rows = draw(st.lists(row, max_size=25))
-        found.append(
-            one_each(rows) if told.one else not_negative(rows) if told.positive else rows
+        inputs.append(
+            one_each(rows) if source.single else not_negative(rows) if source.positive else rows
         )
-    return found
+    return inputs
 
 
 # The promises of a kernel.
@@ -653,74 +654,74 @@ def accumulated(rows: Sequence[Row], time: int, at: int) -> Counter[Record]:
 
 
 def promise_function(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """What was given adds up to the function of the input, at every time and coordinate."""
+    """The output accumulates to the function of the input, at each time and coordinate."""
     bilinear = isinstance(example.kernel, BilinearKernel)
     rows = rows if bilinear else plain(rows)
-    given: list[Row] = []
+    outputs: list[Row] = []
     for turn in turns(example, rows):
-        given += given_by(example.kernel, told(turn, example.every)).rows
+        outputs += run(example.kernel, args(turn, example.positions)).rows
         if bilinear and turn.at[0] < ITERATIONS - 1:
             continue
         for time, at in product(range(turn.lower, turn.upper), range(ITERATIONS)):
             expected = example.function(*(accumulated(side, time, at) for side in rows))
-            assert accumulated(given, time, at) == expected
+            assert accumulated(outputs, time, at) == expected
 
 
 def promise_interval(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """Updates lie in the interval, and at coordinates from the one on whose turn it is."""
+    """No update lies outside of the interval, or at a coordinate before that of the turn."""
     for turn in turns(example, rows):
-        for _, time, _, at in given_by(example.kernel, told(turn, example.every)).rows:
+        for _, time, _, at in run(example.kernel, args(turn, example.positions)).rows:
             assert turn.lower <= time < turn.upper
             assert not turn.at or unpack(at, 1) >= turn.at
 
 
-def typed(example: Example, found: Given, wanted: Sequence[int]) -> bool:
-    """Whether the columns have their types; where no part is given, there are none."""
-    none = isinstance(example.kernel, BilinearKernel) and not found.types
-    return none or found.types == [example.types[i] for i in wanted]
+def typed(example: Example, output: Output, wanted: Sequence[int]) -> bool:
+    """Whether the columns have their types. A bilinear kernel without output returns none."""
+    none = isinstance(example.kernel, BilinearKernel) and not output.types
+    return none or output.types == [example.types[i] for i in wanted]
 
 
 def promise_columns(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """Whatever columns are asked for, in any order, they are those of all columns."""
-    every = example.every
+    """A call for some columns, in any order, returns the same values as a call for all of them."""
+    positions = example.positions
     for turn in turns(example, rows):
-        whole = given_by(example.kernel, told(turn, every))
-        assert typed(example, whole, every)
-        for wanted in ((), every[::-1], every[1:], *((i,) for i in every)):
-            found = given_by(example.kernel, told(turn, wanted))
-            assert typed(example, found, wanted)
+        whole = run(example.kernel, args(turn, positions))
+        assert typed(example, whole, positions)
+        for wanted in ((), positions[::-1], positions[1:], *((i,) for i in positions)):
+            output = run(example.kernel, args(turn, wanted))
+            assert typed(example, output, wanted)
             rest = [(tuple(r[i] for i in wanted), t, n, c) for r, t, n, c in whole.rows]
-            assert found.total() == Given(rest).total()
+            assert output.total() == Output(rest).total()
 
 
 def promise_nothing(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """Nothing new, nothing given: whatever is old."""
+    """Without new updates there is no output, with any old updates."""
     nothing = tuple(() for _ in rows)
     for turn in [Turn(example, nothing, nothing, nothing, 0, 2), *turns(example, rows)]:
-        found = given_by(example.kernel, told(replace(turn, new=nothing), example.every))
-        assert not found.rows and typed(example, found, example.every)
+        output = run(example.kernel, args(replace(turn, new=nothing), example.positions))
+        assert not output.rows and typed(example, output, example.positions)
 
 
 def promise_cut(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """It does not matter how what is old is cut and how far its times are advanced."""
+    """The cuts and the compaction of old batches do not change the output."""
     for turn in turns(example, rows):
-        expected = given_by(example.kernel, told(turn, example.every)).total()
+        expected = run(example.kernel, args(turn, example.positions)).total()
         for cut in range(1, 6):
-            cut_up = told(replace(turn, cut=cut), example.every)
-            assert given_by(example.kernel, cut_up).total() == expected
+            cut_up = args(replace(turn, cut=cut), example.positions)
+            assert run(example.kernel, cut_up).total() == expected
 
 
 def promise_parts(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """However many pairs are made at once, they are the same; and so are parts asked for later."""
+    """The size of chunks does not change the pairs, and parts may be evaluated in any order."""
     if not isinstance(example.kernel, BilinearKernel):
         return
     for turn in turns(example, rows):
-        *arguments, _ = told(turn, example.every)
-        expected = given_by(example.kernel, (*arguments, 10**6)).total()
+        *arguments, _ = args(turn, example.positions)
+        expected = run(example.kernel, (*arguments, 10**6)).total()
         size = sum(len(updates) for side in arguments[0] for updates in all_of(side))
         cut = isinstance(example.kernel, JoinKernel)
         for most in (1, 2, 5):
-            assert given_by(example.kernel, (*arguments, most)).total() == expected
+            assert run(example.kernel, (*arguments, most)).total() == expected
             parts, again = (list(example.kernel(*arguments, most).parts) for _ in range(2))
             assert len(parts) == len(again)
             for part, other in reversed(list(zip(parts, again))):
@@ -734,8 +735,8 @@ def all_of(side: Side) -> list[UpdateChunk]:
 
 
 def promise_limit(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """In a loop a replay sees what is at coordinates up to the one whose turn it is, as one."""
-    if isinstance(example.kernel, BilinearKernel) or any(told.one for told in example.inputs):
+    """In a loop a replay reads the updates at coordinates up to that of the turn, as if at one."""
+    if isinstance(example.kernel, BilinearKernel) or any(s.single for s in example.inputs):
         return
     for turn in turns(example, rows):
         if turn.lower != FRONTIERS[1]:
@@ -746,49 +747,49 @@ def promise_limit(example: Example, rows: Sequence[Sequence[Row]]) -> None:
                   for side in rows)
             for lower, upper in ((0, turn.lower), (turn.lower, turn.upper))
         )
-        # What is new is seen whole: none of it is of a later coordinate.
+        # The replay reads all new updates: none has a later coordinate.
         turn = replace(turn, new=new)
-        own = given_by(example.kernel, told(
-            replace(turn, old=tuple(() for _ in old), new=below, lower=0), example.every
+        own = run(example.kernel, args(
+            replace(turn, old=tuple(() for _ in old), new=below, lower=0), example.positions
         )).rows
         beyond = [(record, 0, 3, 2) for record, *_ in own]
-        expected = given_by(
-            example.kernel, told(replace(turn, old=below, own=tuple(own)), example.every)
+        expected = run(
+            example.kernel, args(replace(turn, old=below, own=tuple(own)), example.positions)
         )
-        found = given_by(example.kernel, told(
-            replace(turn, old=old, own=(*own, *beyond), limited=True), example.every
+        limited = run(example.kernel, args(
+            replace(turn, old=old, own=(*own, *beyond), limited=True), example.positions
         ))
-        assert found.total() == expected.total()
+        assert limited.total() == expected.total()
 
 
 def promise_same(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """The same is given for the same, also by what has travelled."""
+    """Equal arguments have equal outputs, also after pickling of the kernel."""
     travelled = cloudpickle.loads(cloudpickle.dumps(example.kernel))
     for turn in turns(example, rows):
-        expected = given_by(example.kernel, told(turn, example.every)).rows
-        assert given_by(example.kernel, told(turn, example.every)).rows == expected
-        assert given_by(travelled, told(turn, example.every)).rows == expected
+        expected = run(example.kernel, args(turn, example.positions)).rows
+        assert run(example.kernel, args(turn, example.positions)).rows == expected
+        assert run(travelled, args(turn, example.positions)).rows == expected
 
 
 def promise_pure(example: Example, rows: Sequence[Sequence[Row]]) -> None:
-    """Arguments stay as they are."""
+    """A call does not change its arguments."""
     for turn in turns(example, rows):
-        arguments = told(turn, example.every)
-        before = [held(argument) for argument in arguments]
-        given_by(example.kernel, arguments)
-        assert [held(argument) for argument in arguments] == before
+        arguments = args(turn, example.positions)
+        before = [contents(argument) for argument in arguments]
+        run(example.kernel, arguments)
+        assert [contents(argument) for argument in arguments] == before
 
 
-def held(argument: Any) -> Any:
-    """All that is in an argument."""
+def contents(argument: Any) -> Any:
+    """The data of an argument, for comparison."""
     if isinstance(argument, UpdateChunk):
         return ipc.to_bytes(argument) if len(argument) else None
     if isinstance(argument, Side):
-        return [held(part) for part in (*argument.old, None, *argument.earlier, argument.new)]
+        return [contents(part) for part in (*argument.old, None, *argument.earlier, argument.new)]
     if isinstance(argument, Grouped):
-        return held(argument.updates), argument.starts.tolist()
+        return contents(argument.updates), argument.starts.tolist()
     if isinstance(argument, list):
-        return [held(part) for part in argument]
+        return [contents(part) for part in argument]
     return argument
 
 
@@ -836,7 +837,7 @@ def in_pandas(frames):
 
 
 def of_frame(make):
-    """The stage that a method of a frame makes."""
+    """A factory of the stage that a method of `DiffFrame` adds."""
     def stage(spark):
         frame = spark.createDataFrame([], "k long, s string, w long, time long, diff long")
         return make(DiffFrame(frame))._node.stage
@@ -891,7 +892,7 @@ def rows_in(table: pa.Table) -> Counter[Record]:
 
 
 def collection(table: pa.Table) -> Counter[Record]:
-    """The updates that a table of them sums up to."""
+    """The sums of the diffs by record and time."""
     last = table.select([*(name for name in table.column_names if name != DIFF), DIFF])
     return total((row[:-1], row[-1] * n) for row, n in rows_in(last).items())
 
@@ -901,13 +902,13 @@ def by_spark(stage: Stage, spark: Any, table: pa.Table) -> pa.Table:
 
 
 def stage_frame(stage: Stage, spark: Any, table: pa.Table) -> None:
-    """Frames and tables are the same to it; where it is not portable it says what it takes."""
+    """Frames and tables have the same output. A stage that is not portable names its schema."""
     expected = by_spark(stage, spark, table)
     if stage.portable:
-        found = stage.on_table(table)
-        assert found.column_names == expected.column_names
-        assert [f.type for f in found.schema] == [f.type for f in expected.schema]
-        assert rows_in(found) == rows_in(expected)
+        actual = stage.on_table(table)
+        assert actual.column_names == expected.column_names
+        assert [f.type for f in actual.schema] == [f.type for f in expected.schema]
+        assert rows_in(actual) == rows_in(expected)
         assert stage.takes is None
     else:
         assert stage.takes == STRUCT
@@ -920,35 +921,35 @@ def evaluated(stage: Stage, spark: Any, table: pa.Table) -> pa.Table:
 
 
 def stage_cut(stage: Stage, spark: Any, table: pa.Table) -> None:
-    """It takes rows as they come, in any order, cut anywhere."""
+    """The order and the cuts of rows do not change the output."""
     halves = [evaluated(stage, spark, t) for t in (table[:7], table[7:][::-1])]
     assert rows_in(evaluated(stage, spark, table)) == rows_in(halves[0]) + rows_in(halves[1])
 
 
 def stage_linear(stage: Stage, spark: Any, table: pa.Table) -> None:
-    """Sums of updates become sums of updates, so that equal ones may be added up before."""
+    """Consolidation of the input does not change the consolidated output."""
     added = [(*row, n) for row, n in collection(table).items()]
     short = pa.table([pa.array(c, f.type) for c, f in zip(zip(*added), SCHEMA)], schema=SCHEMA)
-    found, expected = (collection(evaluated(stage, spark, t)) for t in (short, table))
-    assert found == expected
+    actual, expected = (collection(evaluated(stage, spark, t)) for t in (short, table))
+    assert actual == expected
 
 
 def stage_nothing(stage: Stage, spark: Any, table: pa.Table) -> None:
-    """No rows, no rows: of the same columns."""
-    found, some = (evaluated(stage, spark, t) for t in (table[:0], table))
-    assert not found.num_rows
-    assert [(f.name, f.type) for f in found.schema] == [(f.name, f.type) for f in some.schema]
+    """Without input there is no output, and its columns are the same."""
+    outputs, some = (evaluated(stage, spark, t) for t in (table[:0], table))
+    assert not outputs.num_rows
+    assert [(f.name, f.type) for f in outputs.schema] == [(f.name, f.type) for f in some.schema]
 
 
 def stage_times(stage: Stage, spark: Any, table: pa.Table) -> None:
-    """Times and diffs are what they were, if it says so."""
-    found = evaluated(stage, spark, table)
+    """A stage with `keeps_time_and_diff` changes no time and no diff."""
+    output = evaluated(stage, spark, table)
     if stage.keeps_time_and_diff:
-        assert rows_in(found.select([TIME, DIFF])) <= rows_in(table.select([TIME, DIFF]))
+        assert rows_in(output.select([TIME, DIFF])) <= rows_in(table.select([TIME, DIFF]))
 
 
 def stage_travels(stage: Stage, spark: Any, table: pa.Table) -> None:
-    """A portable one does the same on the executors."""
+    """A portable stage has the same output after pickling."""
     if stage.portable:
         travelled = cloudpickle.loads(cloudpickle.dumps(stage))
         assert rows_in(travelled.on_table(table)) == rows_in(stage.on_table(table))
@@ -966,14 +967,14 @@ def test_stages_keep_their_promises(spark, kind):
 
 
 def test_salts_meet_once():
-    # What `Replicate` and `Salt` are for: each row of one has one partner among those of the other.
+    # Each salted row meets exactly one of the copies of each replicated row.
     table = update_rows(1, 20)
     salts = Salt("n", ("k", "s")).on_table(table)["n"].to_pylist()
     copies = Replicate("n").on_table(table[:1])["n"].to_pylist()
     assert sorted(copies) == list(range(SALTS)) and set(salts) <= set(copies)
 
 
-# Toys that break a promise, each of which must be found out.
+# Toys that break a promise: the test of the promise must fail.
 
 
 class ForgetsOldRow(CountKernel):
@@ -1013,18 +1014,18 @@ class ReadsAllCoordinates(CountKernel):
 
 class TakesItOut(CountKernel):
     def __call__(self, sides, own, wanted):
-        found = super().__call__(sides, own, wanted)
+        result = super().__call__(sides, own, wanted)
         sides[0].old.clear()
-        return found
+        return result
 
 
 class WritesOnIt(CountKernel):
     def __call__(self, sides, own, wanted):
-        found = super().__call__(sides, own, wanted)
+        result = super().__call__(sides, own, wanted)
         for batch in sides[0].old:
             batch.key64.setflags(write=True)
             batch.key64[:] = 0
-        return found
+        return result
 
 
 CALLS = count()
@@ -1060,18 +1061,18 @@ class NeverLooksBack(JoinKernel):
 
 
 class Elsewhere(JoinKernel):
-    """Its updates belong somewhere else."""
+    """Emits its updates at wrong coordinates."""
 
     def place(self, where, at):
         raise NotImplementedError
 
     def __call__(self, sides, at, wanted, most):
-        found = super().__call__(sides, at, wanted, most)
+        pairs = super().__call__(sides, at, wanted, most)
 
         def moved(part):
             return lambda: ((changes, self.place(where, at)) for changes, where in part())
 
-        return replace(found, parts=map(moved, found.parts), coordinates=lambda: list(range(99)))
+        return replace(pairs, parts=map(moved, pairs.parts), coordinates=lambda: list(range(99)))
 
 
 class HereAndNow(Elsewhere):
@@ -1086,8 +1087,8 @@ class Backwards(Elsewhere):
 
 class DropsParts(JoinKernel):
     def __call__(self, sides, at, wanted, most):
-        found = super().__call__(sides, at, wanted, most)
-        return replace(found, parts=islice(found.parts, 1))
+        pairs = super().__call__(sides, at, wanted, most)
+        return replace(pairs, parts=islice(pairs.parts, 1))
 
 
 class CutsAnew(JoinKernel):
@@ -1127,11 +1128,11 @@ BROKEN = [
 def test_broken_kernels_are_found_out(promise, kernel):
     kind = JoinKernel if isinstance(kernel, JoinKernel) else CountKernel
     sound = KERNELS[kind][0]
-    # One record is there all the time, and changes in each step and at each coordinate.
+    # Each record changes at each time and each coordinate.
     rows = [
         [(r, time, 1, (time + number + i) % ITERATIONS)
-         for time in range(FRONTIERS[-1]) for i, r in enumerate(told.domain)]
-        for number, told in enumerate(sound.inputs)
+         for time in range(FRONTIERS[-1]) for i, r in enumerate(source.domain)]
+        for number, source in enumerate(sound.inputs)
     ]
     promise(sound, rows)
     with pytest.raises((AssertionError, TypeError, ValueError)):
