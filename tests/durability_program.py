@@ -1,11 +1,14 @@
-"""Run by ci/durability: programs in a store are ended, or meet faults, wherever that can happen.
+"""Run by ci/durability: kill or fault programs at each of their operations on a store.
 
-After each of them the store is opened, and whatever has happened:
+After each end the store is opened again, and always:
 
-    a step that was done is there, once; the one that was under way is there wholly or not at all
-    going on gives the answers of an oracle, in what is kept and in what consumers were given
-    consumers were given every update at least once, in order
-    after a vacuum every file is one that a commit lists
+    the store has each acknowledged step once, and has the step under way wholly or not at all
+
+    further steps keep and emit the answers of an oracle
+
+    consumers received each update at least once, in order
+
+    after a vacuum the store has only files that a commit lists
 """
 
 from __future__ import annotations
@@ -69,11 +72,11 @@ from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import StoreFiles
 
-#: More rows than this are files, so that a small program has some.
+#: A batch with more rows is a file, so that a small program has files.
 IN_MEMORY_ROWS = 3
-#: So many commits stay.
+#: The number of commits that a vacuum keeps.
 RETAIN = 2
-#: Seconds after which a run hangs, and the command ends.
+#: The command ends if one run takes more seconds.
 HANGS = 300.0
 ORACLES: tuple[Oracle, ...] = (totals_of, reached_from)
 
@@ -81,34 +84,34 @@ Steps = Sequence[dict[str, list[Update]]]
 
 
 class Wrong(Exception):
-    """What an end or a fault has broken."""
+    """A guarantee that a kill or a fault broke."""
 
 
-def demand(right: object, told: str) -> None:
+def demand(right: object, message: str) -> None:
     if not right:
-        raise Wrong(told)
+        raise Wrong(message)
 
 
-# What is given to a program, and what it is to answer.
+# The inputs of a program, and its expected outputs.
 
 
 @lru_cache(maxsize=None)
 def steps_of(seed: int, count: int = 7) -> Steps:
-    """What is given step by step: that of ci/faults first, then by chance.
+    """The updates of each step: seed 0 begins with the steps of ci/faults, the rest is random.
 
-    Step n has the times 2n and 2n + 1; some of it is already of the next step.
+    Step n has the times 2n and 2n + 1; a few random updates belong to the next step already.
     """
     chance = random.Random(seed)
     steps = [] if seed else list(STEPS)
     there: dict[str, Collection] = {name: Counter() for name in INPUTS}
-    #: What is given already, and is there from the next step on.
+    #: Updates of the next step that arrive one step early.
     later: dict[str, Collection] = {name: Counter() for name in INPUTS}
     for step in steps:
         for name, updates in step.items():
             for record, _, diff in updates:
                 there[name][record] += diff
     while len(steps) < count:
-        begin, made = 2 * len(steps), {}
+        begin, updates_of_inputs = 2 * len(steps), {}
         for name, width in ("edges", 2), ("prices", 2), ("roots", 1):
             updates: list[Update] = []
             for _ in range(chance.choice([3, 9, 14]) if begin else 14):
@@ -120,57 +123,57 @@ def steps_of(seed: int, count: int = 7) -> Steps:
                     moment, diff = begin + chance.choice([0, 0, 1, 1, 2]), 1
                 (later if moment > begin + 1 else there)[name][record] += diff
                 updates.append((record, moment, diff))
-            made[name] = updates
+            updates_of_inputs[name] = updates
             there[name] += later[name]
             later[name].clear()
-        steps.append(made)
+        steps.append(updates_of_inputs)
     return steps
 
 
 @lru_cache(maxsize=None)
 def answer(seed: int, oracle: Oracle, moment: int) -> Collection:
-    """What a collection is at a time, worked out from nothing."""
-    given = steps_of(seed)
+    """The output of an oracle at a time, from all inputs so far."""
+    steps = steps_of(seed)
     now = {
-        name: accumulate([u for step in given for u in step[name]], moment) for name in INPUTS
+        name: accumulate([u for step in steps for u in step[name]], moment) for name in INPUTS
     }
     return oracle(now) if moment >= 0 else Counter()
 
 
 def change(seed: int, oracle: Oracle, step: int) -> Collection:
-    """The updates that a step gives a consumer."""
-    found: Collection = Counter()
+    """The updates that a step emits to a consumer."""
+    updates: Collection = Counter()
     for moment in 2 * step, 2 * step + 1:
         after, before = answer(seed, oracle, moment), answer(seed, oracle, moment - 1)
         for record in {*after, *before}:
             if after[record] != before[record]:
-                found[(record, moment)] = after[record] - before[record]
-    return found
+                updates[(record, moment)] = after[record] - before[record]
+    return updates
 
 
 # An application.
 
-#: What a consumer was given by one application.
-Seen = dict[Oracle, list[Update]]
+#: The updates that each consumer received from one application.
+Delivered = dict[Oracle, list[Update]]
 
 
 class Application:
-    """One that opens a store, and goes on."""
+    """An application that opens a store and continues its program."""
 
     def __init__(
-        self, spark: Any, root: str | Path, seed: int = 0, told: Callable[..., None] | None = None,
-        **options: Any,
+        self, spark: Any, root: str | Path, seed: int = 0,
+        on_update: Callable[..., None] | None = None, **options: Any,
     ):
         self.seed = seed
-        self.seen: Seen = {oracle: [] for oracle in ORACLES}
+        self.delivered: Delivered = {oracle: [] for oracle in ORACLES}
         self._nodes: dict[Oracle, Any] = {}
 
         def program(flow: Dataflow) -> None:
             for oracle, frame in collections(flow).items():
-                def show(*update: Any, of: Oracle = oracle) -> None:
-                    self.seen[of].append(update)
-                    if told is not None:
-                        told(of, *update)
+                def show(*update: Any, oracle: Oracle = oracle) -> None:
+                    self.delivered[oracle].append(update)
+                    if on_update is not None:
+                        on_update(oracle, *update)
 
                 frame.inspect(show)
                 self._nodes[oracle] = frame.keep(oracle.__name__)._node
@@ -185,7 +188,7 @@ class Application:
         demand(self.flow.token == token, f"{self.done} steps are done, and {self.flow.token!r}")
 
     def at(self) -> int:
-        """How many steps are done, by how far the inputs are processed."""
+        """The number of steps done, from the frontiers of the inputs."""
         state = self.flow._state
         moments = {self.flow._inputs.frontier(state).bound}
         moments |= {state.frontiers[node].bound for node in self.flow._inputs.nodes()}
@@ -195,7 +198,7 @@ class Application:
         return (moment or 0) // 2
 
     def feed(self) -> None:
-        """Hand in what the next step is to process."""
+        """Push the updates of the next step."""
         for name, updates in steps_of(self.seed)[self.done].items():
             session = self.flow.session(name)
             session.update([(*record, moment, diff) for record, moment, diff in updates])
@@ -207,40 +210,41 @@ class Application:
         self.done += 1
 
     def check(self) -> None:
-        """What is kept, at its last complete time, and the files that it lies in."""
+        """Check the kept outputs at the last complete time, and their files."""
         if self.flow._state.graph is None:
             demand(self.done == 0, f"{self.done} steps are done, and nothing is kept")
             return
         moment = 2 * self.done - 1
         for oracle in ORACLES:
-            found = self.flow._arrangement(self._nodes[oracle])
-            upper = found.trace.upper.bound
+            arrangement = self.flow._arrangement(self._nodes[oracle])
+            upper = arrangement.trace.upper.bound
             demand(upper == moment + 1, f"{oracle.__name__} is at {upper}, not {moment + 1}")
             rows = [
                 (tuple(row.values())[:-2], row["time"], row["diff"])
-                for row in found.table().to_pylist()
+                for row in arrangement.table().to_pylist()
             ]
-            kept = accumulate(rows, moment)
+            actual = accumulate(rows, moment)
             wanted = answer(self.seed, oracle, moment)
             demand(
-                kept == wanted, f"{oracle.__name__} is kept wrong at {moment}: {kept}, not {wanted}"
+                actual == wanted,
+                f"{oracle.__name__} is kept wrong at {moment}: {actual}, not {wanted}",
             )
         wrong = self.flow.verify()
         demand(not wrong, f"files are wrong: {wrong}")
 
     def check_clean(self, root: str | Path) -> None:
-        """After a vacuum, nothing is there but what commits list."""
+        """Check that after a vacuum the store has exactly the files that commits list."""
         self.flow.vacuum(dry_run=False, older_than=-60)
         objects = objects_at(str(root))
         commits = Commits(objects)
         numbers = commits.numbers()
         demand(len(numbers) <= RETAIN, f"{len(numbers)} commits are there after a vacuum")
         listed = {name for number in numbers for name in commits.read(number).files}
-        data = {found.name for found in objects.names("data")}
-        # What the state in memory needs is listed by the last commit.
+        data = {file.name for file in objects.names("data")}
+        # The last commit lists each file that the state in memory needs.
         demand(data >= listed, f"files that are missing: {sorted(listed - data)}")
         demand(data <= listed, f"files that nobody lists: {sorted(data - listed)}")
-        left = [found.name for found in objects.leftovers()]
+        left = [file.name for file in objects.leftovers()]
         demand(not left, f"files that were being written are left: {left}")
 
     def close(self) -> None:
@@ -248,35 +252,35 @@ class Application:
 
 
 def check_seen(
-    seed: int, segments: Sequence[Seen], ended: Sequence[bool], steps: int, begins: int = 0
+    seed: int, segments: Sequence[Delivered], ended: Sequence[bool], steps: int, begins: int = 0
 ) -> None:
-    """What consumers were given by applications one after another, of which some were ended.
+    """Check the updates that consumers received from successive applications; some were killed.
 
-    Others before them had been given the first steps, of the last of which nobody knows.
+    Earlier applications emitted the first steps, and perhaps a part of the last such step.
     """
     for oracle in ORACLES:
         wanted = [change(seed, oracle, step) for step in range(steps)]
-        whole = begins - 1  # the last step of which all was given
+        whole = begins - 1  # the last step that was emitted as a whole
         newest = begins - 1
-        for number, seen in enumerate(segments):
+        for number, delivered in enumerate(segments):
             groups: dict[int, Collection] = {}
             before = -1
-            for record, moment, diff in seen[oracle]:
+            for record, moment, diff in delivered[oracle]:
                 step = moment // 2
-                told = f"{oracle.__name__}: application {number} was given step {step}"
-                demand(step >= before, f"{told} after step {before}")
-                demand(step >= newest, f"{told}, although step {newest} had been given")
+                prefix = f"{oracle.__name__}: application {number} was given step {step}"
+                demand(step >= before, f"{prefix} after step {before}")
+                demand(step >= newest, f"{prefix}, although step {newest} had been given")
                 before = step
                 groups.setdefault(step, Counter())[(record, moment)] += diff
-            for step, found in groups.items():
-                found = Counter({update: n for update, n in found.items() if n})
+            for step, updates in groups.items():
+                updates = Counter({update: n for update, n in updates.items() if n})
                 gap = any(wanted[missed] for missed in range(whole + 1, step))
                 demand(not gap, f"{oracle.__name__}: step {whole + 1} was never given as a whole")
-                if found == wanted[step]:
+                if updates == wanted[step]:
                     whole = step
                 elif not (ended[number] and step == max(groups)):
                     raise Wrong(
-                        f"{oracle.__name__}: step {step} was given as {found}, not {wanted[step]}"
+                        f"{oracle.__name__}: step {step} was given as {updates}, not {wanted[step]}"
                     )
             newest = max([newest, *groups])
         demand(
@@ -287,25 +291,25 @@ def check_seen(
 
 def recovered(
     spark: Any, root: str | Path, seed: int, acknowledged: int, under_way: bool,
-    segments: Sequence[Seen], more: int = 2, begins: int = 0,
+    segments: Sequence[Delivered], more: int = 2, begins: int = 0,
 ) -> int:
-    """Open a store after an end and go on; gives how many steps it has, or raises `Wrong`."""
+    """Open a store after an end and continue; returns its number of steps or raises `Wrong`."""
     try:
         application = Application(spark, root, seed)
     except DiffError as error:
         raise Wrong(f"it cannot be opened: {error!r}") from error
     try:
-        found = application.done
-        demand(found >= acknowledged, f"{acknowledged} steps were done, and {found} are there")
+        steps = application.done
+        demand(steps >= acknowledged, f"{acknowledged} steps were done, and {steps} are there")
         demand(
-            found <= acknowledged + under_way,
-            f"{acknowledged} steps were done, and {found} are there",
+            steps <= acknowledged + under_way,
+            f"{acknowledged} steps were done, and {steps} are there",
         )
         application.check()
-        for _ in range(min(more, len(steps_of(seed)) - found)):
+        for _ in range(min(more, len(steps_of(seed)) - steps)):
             application.step()
             application.check()
-        # Where there is nothing left to do, what consumers are owed is given by an empty step.
+        # If no input is left, an empty step emits the updates that the outbox still has.
         application.flow.step()
         application.check_clean(root)
         application.check()
@@ -314,13 +318,13 @@ def recovered(
     finally:
         application.close()
     ended = [*[True] * len(segments), False]
-    check_seen(seed, [*segments, application.seen], ended, application.done, begins)
-    return found
+    check_seen(seed, [*segments, application.delivered], ended, application.done, begins)
+    return steps
 
 
 @contextmanager
 def small_batches() -> Iterator[None]:
-    """Few rows are many; what is warned of is what is looked at here anyway."""
+    """Write small batches to files, without warnings and logs: the gates check the results."""
     logger = logging.getLogger("pyspark_diff")
     level = logger.level
     with thresholds.using(in_memory_rows_max=IN_MEMORY_ROWS), warnings.catch_warnings():
@@ -332,12 +336,12 @@ def small_batches() -> Iterator[None]:
             logger.setLevel(level)
 
 
-# What is run.
+# The runs.
 
 
 @dataclass
 class Tally:
-    """What became of the runs of one gate."""
+    """The results of the runs of one gate."""
 
     name: str
     runs: int = 0
@@ -356,10 +360,10 @@ class Tally:
             yield
             self.right += 1
         except Exception as error:
-            told = str(error) if isinstance(error, Wrong) else traceback.format_exc()
-            self.wrong.append(f"{what}: {told}")
+            message = str(error) if isinstance(error, Wrong) else traceback.format_exc()
+            self.wrong.append(f"{what}: {message}")
             if os.environ.get("DURABILITY_VERBOSE"):
-                print(f"WRONG: {self.name}, {what}: {told}", flush=True)
+                print(f"WRONG: {self.name}, {what}: {message}", flush=True)
         finally:
             self.seconds += time.monotonic() - started
             faulthandler.cancel_dump_traceback_later()
@@ -370,9 +374,9 @@ class Tally:
 
 
 class Scenario:
-    """A run from a new store to its end: steps, with what lies between them.
+    """A run of all stages on a new store: steps, closes, a second opening and a vacuum.
 
-    Gives its stages one after another, and tells what is done and under way.
+    It records the number of acknowledged steps and whether a step is under way.
     """
 
     STAGES = (
@@ -383,7 +387,7 @@ class Scenario:
     def __init__(self, spark: Any, root: str, seed: int, **options: Any):
         self.spark, self.root, self.seed, self.options = spark, root, seed, options
         self.application: Application | None = None
-        self.segments: list[Seen] = []
+        self.segments: list[Delivered] = []
         self.acknowledged, self.under_way = 0, False
         self.stage = ""
 
@@ -397,7 +401,7 @@ class Scenario:
         here = self.application
         if stage in ("make", "reopen"):
             self.application = Application(self.spark, self.root, self.seed, **self.options)
-            self.segments.append(self.application.seen)
+            self.segments.append(self.application.delivered)
             return
         assert here is not None
         if stage == "step":
@@ -410,20 +414,23 @@ class Scenario:
         else:
             here.close()
 
-    def seen(self) -> list[Seen]:
-        """What consumers have been given so far."""
-        return [{o: list(updates) for o, updates in seen.items()} for seen in self.segments]
+    def delivered(self) -> list[Delivered]:
+        """A copy of the updates that consumers received so far."""
+        return [
+            {oracle: list(updates) for oracle, updates in delivered.items()}
+            for delivered in self.segments
+        ]
 
 
 @dataclass
 class Ended:
-    """What an end would leave."""
+    """The store that an end leaves, and the progress at that moment."""
 
     what: str
     root: str
     acknowledged: int
     under_way: bool
-    segments: list[Seen]
+    segments: list[Delivered]
 
 
 def ends_of(
@@ -431,16 +438,16 @@ def ends_of(
     kind: str = "kill", notes: Counter[str] | None = None,
     named: Callable[[str], str] = str,
 ) -> list[Ended]:
-    """What is left by ends at each operation of a scenario, as copies of its store.
+    """Copies of the store of a scenario, one for an end at each operation.
 
     The root of a store in a folder is what `named` returns for the folder.
 
-    An end is a ``kill``, or a crash of the machine after which ``all`` that was not synced is gone,
-    names are there without their bytes (``torn``), or ``some`` of both.
+    An end is a ``kill``, or a crash of the machine. A crash loses ``all`` unsynced writes, or keeps
+    names without their bytes (``torn``), or does ``some`` of both.
     """
     store = str(folder / "base" / "store")
     scenario = Scenario(spark, named(store), seed)
-    found: list[Ended] = []
+    ends: list[Ended] = []
     count = 0
     changed = True
     last: object = None
@@ -449,28 +456,28 @@ def ends_of(
         nonlocal count, changed, last
         now = (
             scenario.acknowledged, scenario.under_way,
-            [len(updates) for seen in scenario.segments for updates in seen.values()],
+            [len(updates) for delivered in scenario.segments for updates in delivered.values()],
         )
         if not changed and now == last:
-            return  # it would leave what the one before left
+            return  # it would leave the same store as the previous end
         changed, last = False, now
         count += 1
         if count % stride != first % stride:
             return
-        to = str(folder / f"{len(found)}" / "store")
+        to = str(folder / f"{len(ends)}" / "store")
         if synced is not None:
             synced.lost(os.path.dirname(to), kind, seed * 10_000 + count)
         elif os.path.exists(store):
             shutil.copytree(store, to)
-        found.append(Ended(
+        ends.append(Ended(
             f"{scenario.stage}, {what}", named(to), scenario.acknowledged, scenario.under_way,
-            scenario.seen(),
+            scenario.delivered(),
         ))
 
     def handler(what: str, path: str, done: bool) -> None:
         nonlocal changed
         if done:
-            # What is synced is safe from a crash; to a kill that makes no difference.
+            # A sync makes a file safe from a crash, and makes no difference to a kill.
             changed = changed or (what == "fsync") == (kind == "all") or kind in ("torn", "some")
             if what == "fsync" and synced is not None:
                 synced.synced(path)
@@ -483,14 +490,14 @@ def ends_of(
     os.makedirs(base)
     synced = None if kind == "kill" else Synced(str(base), str(folder / "beside"))
     try:
-        # Its own parent too: there the store is made.
+        # The parent folder counts too: the store is created there.
         with operations(str(base), handler):
             scenario.run()
         end("at the end")
     finally:
         if synced is not None:
             synced.close()
-    return found
+    return ends
 
 
 @dataclass(frozen=True)
@@ -511,28 +518,28 @@ class Options:
 
 
 def kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """T1: a kill of the process at each primitive operation, as what it would leave."""
+    """T1: a kill of the process at each primitive operation, as a copy of the store."""
     tally = Tally("T1 white-box kills")
     for seed in range(options.seeds):
         here = folder / f"kills-{seed}"
         with tally.run(f"seed {seed}, without an end"):
             ends = ends_of(spark, here, seed, stride=options.stride,
                            first=options.first, notes=tally.notes)
-            for number, one in enumerate(ends):
-                with tally.run(f"seed {seed}, {one.what}"):
-                    found = recovered(
-                        spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
+            for number, end in enumerate(ends):
+                with tally.run(f"seed {seed}, {end.what}"):
+                    steps = recovered(
+                        spark, end.root, seed, end.acknowledged, end.under_way, end.segments,
                         more=9 if number % 5 == 0 else 2,
                     )
-                    if one.under_way:
-                        there = "there" if found > one.acknowledged else "not there"
+                    if end.under_way:
+                        there = "there" if steps > end.acknowledged else "not there"
                         tally.notes[f"steps under way that were {there}"] += 1
         shutil.rmtree(here)
     yield tally
 
 
 def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """A crash of the machine at each sync, or operation: what was not synced is lost."""
+    """A crash of the machine at each sync or operation loses unsynced writes."""
     for kind in "all", "torn", "some":
         tally = Tally(f"loss of unsynced writes ({kind})")
         for seed in range(options.seeds):
@@ -542,10 +549,10 @@ def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterat
                     spark, here, seed, stride=options.stride, first=options.first, kind=kind,
                     notes=tally.notes
                 )
-                for one in ends:
-                    with tally.run(f"seed {seed}, {one.what}"):
+                for end in ends:
+                    with tally.run(f"seed {seed}, {end.what}"):
                         recovered(
-                            spark, one.root, seed, one.acknowledged, one.under_way, one.segments,
+                            spark, end.root, seed, end.acknowledged, end.under_way, end.segments,
                             more=1,
                         )
             shutil.rmtree(here)
@@ -553,7 +560,7 @@ def crashes_of_the_machine(spark: Any, folder: Path, options: Options) -> Iterat
 
 
 def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """The same with processes that are really ended, in the middle of all: a share of them."""
+    """The same for a sample of the operations, with processes that really end there."""
     tally = Tally("T1 real ends of a process")
     seed = 0
     places = At(lambda what, path: None)
@@ -571,7 +578,7 @@ def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
 
 
 def forked(spark: Any, root: str, seed: int, number: int) -> tuple[list[list[Any]], int]:
-    """A process that runs a scenario and ends at an operation: what it told, and its exit code."""
+    """Run a scenario in a process that ends at an operation; returns its report and exit code."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -590,34 +597,34 @@ def forked(spark: Any, root: str, seed: int, number: int) -> tuple[list[list[Any
 
 
 def child_runs(spark: Any, root: str, seed: int, number: int, writes: int) -> None:
-    """What a process does that will be ended; it tells what it has done before that counts."""
+    """Run a scenario in a process that will end at an operation, and report each stage first."""
     from py4j import java_gateway
 
     # The parent's objects in the JVM stay; this thread has a connection of its own.
     java_gateway._garbage_collect_object = lambda *_: None
     tells = os.write
 
-    def tell(*what: Any) -> None:
+    def report(*what: Any) -> None:
         tells(writes, json.dumps(what).encode() + b"\n")
 
     try:
-        scenario = Scenario(spark, root, seed, told=lambda of, *update: tell(
-            "given", ORACLES.index(of), *update
+        scenario = Scenario(spark, root, seed, on_update=lambda oracle, *update: report(
+            "given", ORACLES.index(oracle), *update
         ))
         with operations(root, At(crashes.ends, number)):
             for stage in scenario.STAGES:
-                tell("begins", stage)
+                report("begins", stage)
                 scenario.take(stage)
-                tell("done", stage)
+                report("done", stage)
     except BaseException:
         traceback.print_exc()
     os._exit(98)
 
 
-def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Seen]]:
-    """What a process has told: steps that were done, whether one was under way, what was given."""
+def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Delivered]]:
+    """The steps that a process did, whether one was under way, and the updates of consumers."""
     acknowledged, under_way = 0, False
-    segments: list[Seen] = []
+    segments: list[Delivered] = []
     for kind, *what in lines:
         if kind == "begins":
             under_way = what[0] == "step"
@@ -627,8 +634,8 @@ def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Seen]]:
             acknowledged += what[0] == "step"
             under_way = False
         else:
-            of, record, moment, diff = what
-            segments[-1][ORACLES[of]].append((tuple(record), moment, diff))
+            index, record, moment, diff = what
+            segments[-1][ORACLES[index]].append((tuple(record), moment, diff))
     return acknowledged, under_way, segments
 
 
@@ -702,7 +709,7 @@ class Phased:
                 seconds[what[0]].append(moment - entered[what[0]])
         return seconds
 
-    def report(self) -> tuple[int, bool, list[Seen]]:
+    def report(self) -> tuple[int, bool, list[Delivered]]:
         """The number of its steps, whether one was under way, and the rows of consumers."""
         return read_lines([line for line in self.lines if line[0] not in ("enters", "leaves")])
 
@@ -724,16 +731,16 @@ def phased_child(spark: Any, root: str, seed: int, writes: int) -> None:
         report("leaves", phase)
 
     def phased(phase: str, call: Any) -> Any:
-        def run(owner: Any, work: Any, *given: Any, **options: Any) -> Any:
+        def run(owner: Any, work: Any, *args: Any, **options: Any) -> Any:
             # A merge of no batches is no phase.
             with inside(phase) if work else nullcontext():
-                return call(owner, work, *given, **options)
+                return call(owner, work, *args, **options)
 
         return run
 
     try:
-        scenario = Scenario(spark, root, seed, told=lambda of, *update: report(
-            "given", ORACLES.index(of), *update
+        scenario = Scenario(spark, root, seed, on_update=lambda oracle, *update: report(
+            "given", ORACLES.index(oracle), *update
         ))
         with mock.patch.object(Commits, "append", phased("commit", Commits.append)), \
                 mock.patch.object(
@@ -792,7 +799,7 @@ def kills_in_volumes(spark: Any, folder: Path, options: Options) -> Iterator[Tal
 
 # Faults of files.
 
-#: What is done where a fault is met, and before how many steps.
+#: The stages that meet a fault, each with the number of steps before it.
 PLACES = (("make", 0), ("step", 1), ("step", 2), ("step", 4), ("reopen", 4), ("vacuum", 4),
           ("close", 4))
 FAULTS: tuple[tuple[str, int, bool], ...] = (
@@ -801,7 +808,7 @@ FAULTS: tuple[tuple[str, int, bool], ...] = (
 
 
 def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """T4: the k-th operation on files fails, or is done and says that it failed."""
+    """T4: the k-th operation on files fails, or succeeds and reports a failure."""
     for seed in range(options.seeds):
         templates = templates_of(spark, folder / f"templates-{seed}", seed)
         for name, code, after in FAULTS:
@@ -817,37 +824,39 @@ def faults_of_files(spark: Any, folder: Path, options: Options) -> Iterator[Tall
 
 
 def templates_of(spark: Any, folder: Path, seed: int, most: int = 5) -> dict[int, Path]:
-    """Stores after so many steps."""
-    found = {0: folder / "0"}
+    """A store for each number of steps up to `most`."""
+    stores = {0: folder / "0"}
     application = Application(spark, folder / "store", seed)
     while application.done < most:
         application.step()
-        found[application.done] = folder / f"{application.done}"
-        shutil.copytree(folder / "store", found[application.done])
+        stores[application.done] = folder / f"{application.done}"
+        shutil.copytree(folder / "store", stores[application.done])
     application.close()
-    return found
+    return stores
 
 
 def one_fault(
     spark: Any, folder: Path, templates: dict[int, Path], seed: int, stage: str, steps: int,
     at: At, tally: Tally, make_room: Callable[[], None] = lambda: None,
 ) -> None:
-    """One operation of a stage meets a fault; then another application goes on with a copy of what
-    is there now, and so does this one, or who opens the store after it."""
+    """One operation of a stage meets a fault. Another application continues with a copy.
+
+    Then the same application continues, and after it a third one opens the store.
+    """
     root, copy = folder / "fault" / "store", folder / "copy" / "store"
     for path in root.parent, copy.parent:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
     if templates[steps].exists():
         shutil.copytree(templates[steps], root)
-    segments: list[Seen] = []
+    segments: list[Delivered] = []
     here: Application | None = None
     error: Exception | None = None
 
     def opens() -> Application:
-        made = Application(spark, root, seed)
-        segments.append(made.seen)
-        return made
+        application = Application(spark, root, seed)
+        segments.append(application.delivered)
+        return application
 
     done = steps
     try:
@@ -868,17 +877,17 @@ def one_fault(
                     here.flow.vacuum(dry_run=False, older_than=-60)
                 else:
                     here.close()
-        except (DiffError, OSError) as found:
-            error = found
+        except (DiffError, OSError) as caught:
+            error = caught
         make_room()
         if root.exists():
             shutil.copytree(root, copy)
-        seen = [{o: list(updates) for o, updates in one.items()} for one in segments]
+        delivered = [{o: list(u) for o, u in updates_of.items()} for updates_of in segments]
         if error is not None:
             tally.notes["failed, and went on"] += 1
             demand(isinstance(error, StorageError), f"{at.struck}: the error is {error!r}")
         undone = stage == "step" and error is not None
-        recovered(spark, copy, seed, done, undone, seen, more=1, begins=steps)
+        recovered(spark, copy, seed, done, undone, delivered, more=1, begins=steps)
         if here is not None and stage != "close":
             if before is not None and error is not None:
                 steps_made = here.flow._state.epoch - before.epoch
@@ -886,12 +895,14 @@ def one_fault(
             if undone:
                 here.done = go_on_after(here, at, error, done)
                 if here.done > done:
-                    # Now that it is told to be done, it is not to be lost.
+                    # The step is acknowledged now, so the store must keep it.
                     done = here.done
                     shutil.rmtree(copy.parent)
                     shutil.copytree(root, copy)
-                    seen = [{o: list(u) for o, u in one.items()} for one in segments]
-                    recovered(spark, copy, seed, done, False, seen, more=0, begins=steps)
+                    delivered = [
+                        {o: list(u) for o, u in updates_of.items()} for updates_of in segments
+                    ]
+                    recovered(spark, copy, seed, done, False, delivered, more=0, begins=steps)
             if here.done == done:
                 here.step()
                 here.check()
@@ -904,19 +915,19 @@ def one_fault(
 
 
 def go_on_after(here: Application, at: At, error: Exception | None, done: int) -> int:
-    """The same application runs a step again; gives how many are done then."""
+    """The same application runs a step again; returns its number of steps."""
     try:
         here.flow.step(token=f"step {done}")
-    except (UnknownOutcomeError, ConcurrentWriteError) as found:
-        # Whether it is done is what the next to open it finds.
-        told = f"{at.struck}, {error!r}: run again it fails: {found!r}"
-        demand(isinstance(error, UnknownOutcomeError), told)
+    except (UnknownOutcomeError, ConcurrentWriteError) as second_error:
+        # The next application that opens the store finds whether the step was committed.
+        message = f"{at.struck}, {error!r}: run again it fails: {second_error!r}"
+        demand(isinstance(error, UnknownOutcomeError), message)
         return done
-    found = here.at()
-    demand(found == done + 1, f"{at.struck}, {error!r}: run again, {found} steps are done")
-    here.done = found
+    steps = here.at()
+    demand(steps == done + 1, f"{at.struck}, {error!r}: run again, {steps} steps are done")
+    here.done = steps
     here.check()
-    return found
+    return steps
 
 
 def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
@@ -947,11 +958,11 @@ def full_disks(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
 
 
 def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """A writer that another one has come after commits nothing more, however long it slept."""
+    """A writer commits nothing after another writer opened the store, however long it slept."""
     tally = Tally("writers that were overtaken")
     for slept in False, True:
         root = folder / f"writers-{slept}"
-        # All is in memory, so that no file that a vacuum took stops the one that slept.
+        # All batches are in memory, so that no deleted file stops the writer that slept.
         with tally.run("one that slept" if slept else "two that are awake"), \
                 thresholds.using(in_memory_rows_max=4096):
             first = Application(spark, root)
@@ -976,7 +987,7 @@ def writers(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
             finally:
                 first.close()
                 second.close()
-            recovered(spark, root, 0, second.done, False, [second.seen], begins=1)
+            recovered(spark, root, 0, second.done, False, [second.delivered], begins=1)
     yield tally
 
 
@@ -993,9 +1004,9 @@ def mounts(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
         for call in volumes.CALLS:
             root = folder / f"without-{call}-{code}" / "store"
             with tally.run(f"without {call}"):
-                told: list[str] = []
+                calls: list[str] = []
                 try:
-                    with volumes.refusing(folder, code, [call]) as told:
+                    with volumes.refusing(folder, code, [call]) as calls:
                         Scenario(spark, str(root), 0).run()
                     demand(call not in ("link", "rename"), f"a store works without {call}")
                     tally.notes["are right without the call"] += 1
@@ -1005,7 +1016,7 @@ def mounts(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
                     demand(not left, f"files are left: {left}")
                     tally.notes["are refused"] += 1
                 # A store takes no lock, and appends nothing.
-                demand(told or call in ("append", "lock"), f"{call} was never called")
+                demand(calls or call in ("append", "lock"), f"{call} was never called")
         yield tally
         tally = Tally(f"kills in volumes, each call answers {code_name}")
         workspace = volumes.workspace()
@@ -1018,10 +1029,10 @@ def mounts(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
         with tally.run("without an end"), volumes.refusing(workspace.folder, code):
             ends = ends_of(spark, here, 0, stride=options.stride, first=options.first,
                            notes=tally.notes, named=named)
-            for one in ends:
-                with tally.run(one.what):
+            for end in ends:
+                with tally.run(end.what):
                     recovered(
-                        spark, one.root, 0, one.acknowledged, one.under_way, one.segments)
+                        spark, end.root, 0, end.acknowledged, end.under_way, end.segments)
         shutil.rmtree(here)
         set_credentials(volumes.VOLUME)
         yield tally
@@ -1060,7 +1071,7 @@ def late_listings(spark: Any, folder: Path, options: Options) -> Iterator[Tally]
                         other.check()
                         other.close()
                 recovered(
-                    spark, root(f"{number}"), 0, scenario.acknowledged, False, scenario.seen(),
+                    spark, root(f"{number}"), 0, scenario.acknowledged, False, scenario.delivered(),
                     more=1)
         shutil.rmtree(here)
         yield tally
@@ -1069,7 +1080,7 @@ def late_listings(spark: Any, folder: Path, options: Options) -> Iterator[Tally]
 
 # Ends at random moments, with many rows.
 
-#: So many steps, those that run in Spark whatever their size, and rows that change in each.
+#: The number of steps, the steps that run in Spark whatever their size, and the changes of each.
 LARGE_STEPS, IN_SPARK, CHANGES = 6, (3,), 400
 #: Edges from each node, so that a loop takes few iterations.
 DEGREE = 20
@@ -1103,33 +1114,33 @@ def feed_large(spark: Any, flow: Dataflow, step: int, rows: int) -> None:
 
 
 def large_child(root: str, rows: int) -> None:
-    """An application that steps to the end; a line for all that it has done."""
-    def tell(*what: object) -> None:
+    """Run an application to its last step, and print a line after each action."""
+    def report(*what: object) -> None:
         print(*what, flush=True)
 
     with tempfile.TemporaryDirectory() as folder, spark_on(LOCAL, Path(folder)) as spark:
-        tell("jvm", spark.sparkContext._gateway.proc.pid)
+        report("jvm", spark.sparkContext._gateway.proc.pid)
         with Dataflow.open(root, large_program, spark=spark, buckets=2, retain=RETAIN) as flow:
             done = flow.session("edges").time()
-            tell("opened", done)
+            report("opened", done)
             for step in range(done, LARGE_STEPS):
                 feed_large(spark, flow, step, rows)
                 flow.runner = "spark" if step in IN_SPARK else "auto"
-                tell("begins", step)
+                report("begins", step)
                 flow.advance_to(step + 1)
-                tell("done", step + 1)
+                report("done", step + 1)
             wrong = flow.verify()
             digest = hashlib.sha256()
             for oracle in ORACLES:
                 node = flow._outputs._nodes[oracle.__name__][0]
                 table = flow._arrangement(node).table(LARGE_STEPS - 1)
                 digest.update(repr(sorted(map(str, table.to_pylist()))).encode())
-                tell("rows", oracle.__name__, table.num_rows)
-            tell("wrong" if wrong else "answer", wrong or digest.hexdigest())
+                report("rows", oracle.__name__, table.num_rows)
+            report("wrong" if wrong else "answer", wrong or digest.hexdigest())
 
 
 class Child:
-    """A process that runs `large_child`, and what it has told."""
+    """A process that runs `large_child`, and the lines that it printed."""
 
     def __init__(self, root: Path, rows: int):
         self.lines: list[list[str]] = []
@@ -1146,23 +1157,23 @@ class Child:
         for line in self.process.stdout:
             self.lines.append(line.split())
 
-    def told(self, what: str) -> list[str] | None:
-        """The last line of a kind."""
+    def last_line(self, what: str) -> list[str] | None:
+        """The words of the last line of a kind."""
         return next((line[1:] for line in reversed(self.lines) if line[0] == what), None)
 
     def wait_for(self, *what: str) -> None:
-        while not any(map(self.told, what)) and self.process.poll() is None:
+        while not any(map(self.last_line, what)) and self.process.poll() is None:
             time.sleep(0.01)
 
     def kill(self, whom: str) -> None:
-        jvm = self.told("jvm")
+        jvm = self.last_line("jvm")
         if whom == "driver and JVM" or jvm is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         else:
             os.kill(int(jvm[0]) if whom == "JVM" else self.process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Wait until it has ended by itself; what it started ends with it."""
+        """Wait until the process ends, and kill the processes that it started."""
         try:
             self.process.wait(HANGS / 3)
         except subprocess.TimeoutExpired:
@@ -1187,7 +1198,7 @@ def random_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     plain.wait_for("answer", "wrong")
     seconds = time.monotonic() - started
     plain.end()
-    wanted = plain.told("answer")
+    wanted = plain.last_line("answer")
     with tally.run("without a kill"):
         demand(wanted, f"no answer: {plain.lines}")
     number = stores = 0
@@ -1214,18 +1225,21 @@ def random_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
                         tally.notes["over before" if over else f"of {whom}"] += 1
                 finally:
                     child.end()
-                opened, done = child.told("opened"), child.told("done")
+                opened, done = child.last_line("opened"), child.last_line("done")
                 if opened is not None:
                     demand(
                         acknowledged <= int(opened[0]) <= acknowledged + 1,
                         f"{acknowledged} steps were done, and {opened[0]} are there",
                     )
                     acknowledged = int((done or opened)[0])
-                answer = child.told("answer")
-                demand(child.told("wrong") is None, f"files are wrong: {child.told('wrong')}")
+                answer = child.last_line("answer")
+                demand(
+                    child.last_line("wrong") is None,
+                    f"files are wrong: {child.last_line('wrong')}",
+                )
                 ended = answer is not None
                 demand(answer in (None, wanted), "the answer is another one")
-                killed = child.process.returncode or child.told("jvm") is None
+                killed = child.process.returncode or child.last_line("jvm") is None
                 demand(ended or killed, f"it ended without an answer: {child.lines}")
             if tally.wrong and not ended:
                 break
@@ -1253,7 +1267,7 @@ def executor_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally
 def executor_kill(
     spark: Any, folder: Path, templates: dict[int, Path], fault: Fault, tally: Tally
 ) -> Counter[str]:
-    """A step on Spark in which an executor may be killed; gives the places of the step."""
+    """Run a step on Spark that may lose an executor; returns the places of the step."""
     root = folder / "executor" / "store"
     shutil.rmtree(root.parent, ignore_errors=True)
     shutil.copytree(templates[4], root)
@@ -1272,7 +1286,7 @@ def executor_kill(
     here.check()
     here.flow.runner = "local"
     here.close()
-    recovered(spark, root, 0, here.done, False, [here.seen], begins=4)
+    recovered(spark, root, 0, here.done, False, [here.delivered], begins=4)
     return places
 
 
@@ -1295,7 +1309,7 @@ ALONE: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
 
 
 def run_gates(names: Sequence[str], options: Options) -> list[Tally]:
-    """Run some gates, and tell of each."""
+    """Run gates by their names, and print a line for each."""
     tallies = []
 
     def run(spark: Any, folder: Path, gates: dict[str, Any]) -> None:
@@ -1303,8 +1317,8 @@ def run_gates(names: Sequence[str], options: Options) -> list[Tally]:
             if name in gates:
                 for tally in gates[name](spark, folder, options):
                     print(tally.line(), flush=True)
-                    for told in tally.wrong:
-                        print(f"WRONG: {tally.name}, {told}", flush=True)
+                    for message in tally.wrong:
+                        print(f"WRONG: {tally.name}, {message}", flush=True)
                     tallies.append(tally)
 
     with tempfile.TemporaryDirectory(prefix="durability-") as folder, small_batches():
@@ -1315,7 +1329,7 @@ def run_gates(names: Sequence[str], options: Options) -> list[Tally]:
     return tallies
 
 
-# Bugs that are seeded, to show that they are found.
+# Seeded bugs, to show that the gates find them.
 
 
 @contextmanager
@@ -1337,8 +1351,8 @@ def folders_of_data_files_are_not_synced() -> Iterator[None]:
 def commits_are_not_synced() -> Iterator[None]:
     real: Any = LocalObjects._write_scratch
 
-    def write(objects: Any, *given: Any, sync: bool) -> Any:
-        return real(objects, *given, sync=False)
+    def write(objects: Any, *args: Any, sync: bool) -> Any:
+        return real(objects, *args, sync=False)
 
     with mock.patch.object(LocalObjects, "_write_scratch", write):
         yield
@@ -1356,18 +1370,18 @@ def commits_come_before_their_files() -> Iterator[None]:
     real_write, real_append = storage.write_lasting, Commits.append
 
     def write(path: str, batch: Any, **options: Any) -> Any:
-        found, size = real_write(path, batch, **options)
-        storage.open_updates(found)  # mapped, so that it can be read from here on
-        aside = f"{found}.aside"
-        os.rename(found, aside)
-        waiting.append((aside, found))
-        return found, size
+        path_of_file, size = real_write(path, batch, **options)
+        storage.open_updates(path_of_file)  # mapped, so that it can be read from here on
+        aside = f"{path_of_file}.aside"
+        os.rename(path_of_file, aside)
+        waiting.append((aside, path_of_file))
+        return path_of_file, size
 
-    def append(*given: Any) -> Any:
-        made = real_append(*given)
+    def append(*args: Any) -> Any:
+        commit = real_append(*args)
         while waiting:
             os.rename(*waiting.pop())
-        return made
+        return commit
 
     with mock.patch.object(storage, "write_lasting", write), \
             mock.patch.object(Commits, "append", append):
@@ -1378,8 +1392,8 @@ def commits_come_before_their_files() -> Iterator[None]:
 def _encoded_without(**parts: Any) -> Iterator[None]:
     real = durable.encoded
 
-    def encoded(state: Any, *given: Any) -> Any:
-        return real(replace(state, **parts), *given)
+    def encoded(state: Any, *args: Any) -> Any:
+        return real(replace(state, **parts), *args)
 
     with mock.patch.object(durable, "encoded", encoded):
         yield
@@ -1397,9 +1411,9 @@ def the_outbox_is_not_committed() -> Any:
 def a_vacuum_deletes_a_listed_file() -> Iterator[None]:
     real = vacuum_module._unlisted
 
-    def unlisted(objects: Any, listed: set[str], *given: Any) -> Any:
+    def unlisted(objects: Any, listed: set[str], *args: Any) -> Any:
         files = [name for name in listed if storage.certified(name)]  # others are in memory
-        return real(objects, listed - {max(files, default="")}, *given)
+        return real(objects, listed - {max(files, default="")}, *args)
 
     with mock.patch.object(vacuum_module, "_unlisted", unlisted):
         yield
@@ -1409,10 +1423,10 @@ def a_vacuum_deletes_a_listed_file() -> Iterator[None]:
 def files_go_before_the_commit_without_them() -> Iterator[None]:
     real: Any = Commits.append
 
-    def append(commits: Any, state: Any, payload: Any, files: Any, *given: Any) -> Any:
+    def append(commits: Any, state: Any, payload: Any, files: Any, *args: Any) -> Any:
         if commits.last is not None:
             commits.objects.delete([name for name in commits.last.files if name not in files])
-        return real(commits, state, payload, files, *given)
+        return real(commits, state, payload, files, *args)
 
     with mock.patch.object(Commits, "append", append):
         yield
@@ -1431,9 +1445,9 @@ def a_vacuum_forgets_payloads_that_are_used() -> Iterator[None]:
 def the_state_is_taken_over_before_its_commit() -> Iterator[None]:
     real: Any = BaseDataflow._lasting
 
-    def lasting(flow: Any, state: Any, *given: Any) -> Any:
+    def lasting(flow: Any, state: Any, *args: Any) -> Any:
         flow._state = state
-        return real(flow, state, *given)
+        return real(flow, state, *args)
 
     with mock.patch.object(BaseDataflow, "_lasting", lasting):
         yield
@@ -1462,7 +1476,7 @@ def a_name_that_is_taken_is_overwritten() -> Iterator[None]:
 
 @contextmanager
 def any_commit_is_taken_for_ours() -> Iterator[None]:
-    def judge(commits: Any, commit: Any, *given: Any) -> None:
+    def judge(commits: Any, commit: Any, *args: Any) -> None:
         commits.last, commits._in_doubt = commit, None
 
     with mock.patch.object(Commits, "_judge", judge):
@@ -1505,7 +1519,7 @@ BUGS: list[tuple[Callable[[], Any], str, int]] = [
 
 
 def self_check() -> int:
-    """Seed bugs one after another; gives the number of those that are not found."""
+    """Seed the bugs one after another; returns the number of bugs that no run found."""
     missed = 0
     with tempfile.TemporaryDirectory(prefix="durability-") as folder, small_batches():
         with spark_on(LOCAL, Path(folder)) as spark:
@@ -1537,7 +1551,7 @@ def main() -> int:
     )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # Whoever ends this ends it with all that it has mounted and started.
+    # A terminated run also ends its mounts and its processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if options.child:
         large_child(options.child[0], int(options.child[1]))
