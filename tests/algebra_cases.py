@@ -116,7 +116,7 @@ def cases(rng: random.Random) -> dict[str, list[object]]:
         found["closures"].append({
             "recorded": recorded, "new": new, "due": closure(recorded, new),
         })
-    # No pair with the new one gives (3, 3).
+    # (3, 3) is no join of a pair with (1, 1).
     found["closures"].append({
         "recorded": [(3, 0), (0, 3)], "new": [(1, 1)],
         "due": closure([(3, 0), (0, 3)], [(1, 1)]),

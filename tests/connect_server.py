@@ -40,7 +40,7 @@ appender.file.layout.pattern = %p %c: %m%n%ex
 
 
 def no_client(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a program of its own, which need not be a client because this one is."""
+    """An environment without the settings of Connect, for a program that is no client."""
     return {name: value for name, value in environment.items() if name not in _SET_BY_CONNECT}
 
 

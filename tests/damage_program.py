@@ -1,9 +1,12 @@
-"""Run by ci/damage: stores are damaged, fought over by writers, and used for long.
+"""Run by ci/damage: damage stores, let several writers compete for one, and use one for long.
 
-    T5   a damage is found before anything of it is used, or makes no difference
-    T6   of several writers one at a time has the store; each step that was reported is there once
-    T7   a random program is what an oracle says, also if its store is closed and opened again
-    T10  whatever is done to a dataflow, and however often it ends, a model tells what it holds
+    T5   a damage is detected before a read uses it, or makes no difference
+
+    T6   one writer at a time owns a store, and the store has each acknowledged step once
+
+    T7   a random program has the outputs of an oracle, also if its store is closed and reopened
+
+    T10  after any actions and any number of restarts, a dataflow has the contents of a model
 """
 
 from __future__ import annotations
@@ -33,19 +36,19 @@ from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.listing import Hint, Listing
 from pyspark_diff.trace.manifest import Commit, Segment, name_of
 
-#: T7 has so many blocks of a hundred programs.
+#: The number of blocks of T7, of a hundred programs each.
 T7_BLOCKS = 20
-#: By their names what is proved: takes a session, a folder, whether to be quick, and a seed; gives
-#: how many runs there were, how many were right, and more to be told.
+#: A proof takes a session, a folder, whether to be quick, and a seed. It returns the number of
+#: runs, the number of right runs, and a text about them.
 Proof = Callable[[Any, str, bool, int], tuple[int, int, str]]
 
 
 def corruption(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
     import damaged_stores
 
-    found = damaged_stores.sweep(spark, folder, 60 if quick else 1000, seed)
-    runs = sum(found.values())
-    return runs, runs - found["wrong"], str(dict(found))
+    outcomes = damaged_stores.sweep(spark, folder, 60 if quick else 1000, seed)
+    runs = sum(outcomes.values())
+    return runs, runs - outcomes["wrong"], str(dict(outcomes))
 
 
 def fights(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str]:
@@ -74,11 +77,11 @@ def long(spark: Any, folder: str, quick: bool, seed: int) -> tuple[int, int, str
 
     actions = 300 if quick else 10_000
     try:
-        found = long_run.run(spark, f"{folder}/store", actions, seed)
+        counts = long_run.run(spark, f"{folder}/store", actions, seed)
     except long_run.Wrong as error:
         print(f"WRONG: {error}", flush=True)
         return actions, 0, ""
-    return actions, actions, str(dict(found))
+    return actions, actions, str(dict(counts))
 
 
 def forms(
@@ -86,16 +89,16 @@ def forms(
 ) -> tuple[int, int, str]:
     import random_forms
 
-    found, wrong = Counter[str](), 0
+    counts, wrong = Counter[str](), 0
     blocks = blocks[:1] if quick else blocks
     for block in blocks:
         try:
-            found += random_forms.run(spark, folder, 100, seed * T7_BLOCKS + block)
+            counts += random_forms.run(spark, folder, 100, seed * T7_BLOCKS + block)
         except random_forms.Wrong as error:
             print(f"WRONG: {error}", flush=True)
             wrong += 100
-        print(f"T7 {found['programs']} of {100 * len(blocks)} programs, {wrong} wrong", flush=True)
-    return 100 * len(blocks), 100 * len(blocks) - wrong, str(dict(found))
+        print(f"T7 {counts['programs']} of {100 * len(blocks)} programs, {wrong} wrong", flush=True)
+    return 100 * len(blocks), 100 * len(blocks) - wrong, str(dict(counts))
 
 
 PROOFS: dict[str, tuple[str, Proof]] = {
@@ -108,19 +111,19 @@ PROOFS: dict[str, tuple[str, Proof]] = {
 
 @dataclass
 class Fault:
-    """A fault of the library that has to be found: what is put in the place of what.
+    """A seeded fault of the library that a proof must detect.
 
     Parameters
     ----------
     where : object
     what : str
-        An attribute of that.
+        An attribute of that object.
     instead : callable
-        Is given what was there, and what that is called with.
+        The faulty function: takes the true one and its arguments.
     by : str
-        The proof that has to find it.
+        The proof that must detect it.
     met : int
-        How often it was come to.
+        The number of its calls.
     """
 
     where: object
@@ -131,10 +134,10 @@ class Fault:
 
     @contextmanager
     def there(self) -> Iterator[None]:
-        """While the library has it. An `AttributeError` if it has no place to be in."""
+        """Seed the fault; an `AttributeError` if the library has no such attribute."""
         true = getattr(self.where, self.what)
 
-        # A function, so that it becomes a method where it takes the place of one.
+        # A function, so that it becomes a method if it replaces one.
         def instead(*arguments: Any, **named: Any) -> Any:
             self.met += 1
             return self.instead(true, *arguments, **named)
@@ -183,7 +186,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def found_by(proof: str, spark: Any, folder: str) -> str:
-    """What a small form of a proof finds wrong first."""
+    """The first failure of a small form of a proof, or an empty text."""
     import damaged_stores
     import long_run
     import writers
@@ -204,24 +207,24 @@ def found_by(proof: str, spark: Any, folder: str) -> str:
 
 
 def self_check(spark: Any, folder: str) -> int:
-    """See that each fault is found; gives how many are not."""
+    """Check that a proof detects each fault; returns the number of undetected ones."""
     missed = 0
     for number, (name, fault) in enumerate(FAULTS.items()):
         started = time.monotonic()
         with fault.there():
-            told = found_by(fault.by, spark, f"{folder}/{number}")
-        found = bool(told and fault.met)
-        missed += not found
+            message = found_by(fault.by, spark, f"{folder}/{number}")
+        is_detected = bool(message and fault.met)
+        missed += not is_detected
         print(
-            f"{'found' if found else 'MISSED'} by {fault.by}: {name}, met {fault.met} times, "
-            f"{time.monotonic() - started:.0f} s; {told[:300]}", flush=True,
+            f"{'found' if is_detected else 'MISSED'} by {fault.by}: {name}, met {fault.met} times, "
+            f"{time.monotonic() - started:.0f} s; {message[:300]}", flush=True,
         )
     print(f"{len(FAULTS)} faults, {len(FAULTS) - missed} found")
     return missed
 
 
 def spark_in(folder: str) -> Any:
-    """A session that leaves nothing behind."""
+    """A session with all its files in a folder."""
     spark = session(
         "ci/damage", master="local[2]", memory="2g",
         conf={

@@ -1,10 +1,10 @@
-"""Stores that are damaged in a chosen way, and what whoever opens them is told.
+"""Damage stores in a chosen way, and check the answers and errors of their readers.
 
-    every question to a damaged store is answered as the whole store answers it,
-    or with a DamagedStateError that names what is damaged
+    answer of a damaged store  =  answer of the whole store,
+                                  or a DamagedStateError with the name of the damaged file
 
-A store has what can be damaged: several commits, large files and small batches, updates that wait,
-an outbox that was not delivered, payloads and tombstones of retired commits, a floor, and a hold.
+A store has parts of each kind: several commits, large files and small batches, waiting updates,
+an undelivered outbox, payloads and tombstones of retired commits, a floor, and a hold.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from pyspark_diff.trace import commits as chain
 from pyspark_diff.trace.manifest import name_of
 from pyspark_diff.trace.roots import objects_at
 
-#: Batches of more rows are files.
+#: A batch with more rows is a file.
 SMALL = 6
-#: So many tombstones stay.
+#: The number of tombstones that stay.
 TOMBSTONES = 3
 RETAIN = 6
-#: What lies in a store.
+#: The folders and files of a store.
 WHERE = ("commits", "data", "readers", "floor", "head")
-#: What may happen to it.
+#: The kinds of damage.
 ACTS = ("flip", "cut", "empty", "delete", "stray", "swap", "swap with another store")
-#: What chance seldom meets, and only one look each finds: the digest of a header, and the hint.
+#: Damage that random choice seldom meets; the digest of a header and the hint each detect one.
 AIMED = (("commits", "flip in the last header"), ("commits", "lose the last"))
-#: In a header what agrees with nothing else, and would be read with another digit as well.
+#: Fields of a header that no other field repeats: another digit would decode as well.
 _ALONE = re.compile(rb'"written":"([^"]+)"|"epoch":(\d+)|[.]arrow":\[\d+,(\d+,-?\d+)\]')
 
 
 class Wrong(AssertionError):
-    """A damage that was not found, or not told as it should be."""
+    """A damage that no check detected, or an error without the damaged file."""
 
 
 class ConsumerError(Exception):
@@ -50,7 +50,7 @@ class ConsumerError(Exception):
 
 
 def program(flow: Dataflow, give: Callable[..., None] | None = None) -> None:
-    """A join, a count and a distinct, kept and shown."""
+    """Keep a join, a count and an input, and deliver the updates of the join."""
     people, _ = flow.input("people", "k long, name string")
     visits, _ = flow.input("visits", "k long, place string")
     joined = people.join(visits, "k").keep("joined")
@@ -68,13 +68,13 @@ def open_store(spark: Any, root: str, give: Callable[..., None] | None = None) -
 
 @contextmanager
 def limits() -> Iterator[None]:
-    """Few rows are many, and few tombstones."""
+    """Write small batches to files, and keep few tombstones."""
     with thresholds.using(in_memory_rows_max=SMALL, tombstones_max=TOMBSTONES):
         yield
 
 
 def feed(flow: Dataflow, time: int) -> None:
-    """What a step is given; every other one much."""
+    """Push the updates of a step; odd steps get more rows than `SMALL`."""
     count = 12 if time % 2 else 2
     rows = [(n % 7, f"name {n} of {time}") for n in range(count)]
     flow.session("people").insert(rows)
@@ -84,21 +84,21 @@ def feed(flow: Dataflow, time: int) -> None:
 
 
 def make(spark: Any, root: str, steps: int = 11) -> None:
-    """Make a store with all that can be damaged."""
+    """Make a store with all kinds of parts."""
 
     def fail(_: object) -> None:
         raise ConsumerError("not now")
 
     with limits():
         for first in range(1, steps, 4):
-            # Its applications come and go.
+            # Several applications open the store in turn.
             with open_store(spark, root) as flow:
                 for time in range(first, min(first + 4, steps)):
                     feed(flow, time)
                     flow.advance_to(time + 1)
         flow = open_store(spark, root, fail)
         feed(flow, steps)
-        # One input lags, so what the other one was given waits.
+        # One input lags, so the updates of the other input wait.
         flow.session("people").advance_to(steps + 3)
         flow.session("people").insert([(n, "waits") for n in range(SMALL + 3)])
         flow.session("people").advance_to(steps + 4)
@@ -106,22 +106,22 @@ def make(spark: Any, root: str, steps: int = 11) -> None:
         try:
             flow.step()
         except ConsumerError:
-            pass  # that is how it is owed
-        StateReader(root, spark=spark)  # it dies with its hold
-        flow._storage.close()  # so does the writer
+            pass  # the outbox keeps the undelivered updates
+        StateReader(root, spark=spark)  # the reader ends without releasing its hold
+        flow._storage.close()  # the writer ends without a close
 
 
 @dataclass
 class Answers:
-    """What a store answers, question by question."""
+    """The answers and errors of a store, by question."""
 
-    told: dict[str, object] = field(default_factory=dict)
+    answered: dict[str, object] = field(default_factory=dict)
     refused: dict[str, Exception] = field(default_factory=dict)
     verified: list[str] = field(default_factory=list)
 
     def ask(self, question: str, answer: Callable[[], object]) -> None:
         try:
-            self.told[question] = answer()
+            self.answered[question] = answer()
         except (DamagedStateError, FormatError) as error:
             self.refused[question] = error
         except Exception as error:
@@ -129,14 +129,14 @@ class Answers:
 
 
 def rows_of(collection: Any) -> Counter[Any]:
-    """All updates of a kept collection, consolidated: on the driver, as Spark takes its time."""
+    """All updates of a kept collection, consolidated on the driver: Spark would be slower."""
     with reading(collection):
-        found = arrangement_of(collection).table()
-    return Counter(tuple(row.values()) for row in found.to_pylist())
+        updates = arrangement_of(collection).table()
+    return Counter(tuple(row.values()) for row in updates.to_pylist())
 
 
 def reading(collection: Any) -> AbstractContextManager[Any]:
-    """Around a reading by hand: else a step, or the end, of another thread removes the files."""
+    """Hold the files during a read: a step or close in another thread could remove them."""
     own = isinstance(collection, DiffFrame)
     return collection._collection.flow._reading() if own else nullcontext()
 
@@ -150,70 +150,73 @@ def arrangement_of(collection: Any) -> Any:
 
 
 def answers(spark: Any, root: str, commits: list[int]) -> Answers:
-    """Ask a store all that can be asked; what it answers before it refuses is answered."""
-    found = Answers()
+    """Ask a store all questions; answers before an error count too."""
+    result = Answers()
     for number in commits:
         def at(number: int = number) -> object:
             with StateReader(root, spark=spark, commit=number) as reader:
                 return {name: rows_of(reader[name]) for name in reader}
 
-        found.ask(f"at commit {number}", at)
-    given: list[object] = []
+        result.ask(f"at commit {number}", at)
+    delivered: list[object] = []
     flow: list[Dataflow] = []
     with limits():
-        found.ask("open", lambda: flow.append(open_store(spark, root, given.append)))
+        result.ask("open", lambda: flow.append(open_store(spark, root, delivered.append)))
         if not flow:
-            return found
+            return result
         try:
-            found.verified = flow[0].verify()
+            result.verified = flow[0].verify()
         except Exception as error:
             raise Wrong(f"verify: {type(error).__name__}: {error}") from error
         try:
-            _ask_history(found, flow[0], commits)
+            _ask_history(result, flow[0], commits)
             for name in "people", "joined", "places":
-                found.ask(f"{name} before", lambda: rows_of(flow[0][name]))
-            found.ask("step", lambda: _step(flow[0], given))
-            when = "after" if "step" in found.told else "before"
+                result.ask(f"{name} before", lambda: rows_of(flow[0][name]))
+            result.ask("step", lambda: _step(flow[0], delivered))
+            when = "after" if "step" in result.answered else "before"
             for name in "people", "joined", "places":
-                found.ask(f"{name} {when}", lambda: rows_of(flow[0][name]))
+                result.ask(f"{name} {when}", lambda: rows_of(flow[0][name]))
         finally:
-            found.ask("close", flow[0].close)
-    return found
+            result.ask("close", flow[0].close)
+    return result
 
 
-def _ask_history(found: Answers, flow: Dataflow, commits: list[int]) -> None:
-    """Ask what is known of each commit; one that can be read is not left out."""
+def _ask_history(result: Answers, flow: Dataflow, commits: list[int]) -> None:
+    """Ask for the history; it must list each readable commit."""
     rows: list[tuple[Any, ...]] = []
     store = flow._store
     assert store is not None
-    found.ask("history", lambda: rows.extend(store.history()[0]))
+    result.ask("history", lambda: rows.extend(store.history()[0]))
     known = {row[0]: row for row in rows if row[0] in commits}
-    found.told |= {f"history of {number}": row for number, row in known.items()}
+    result.answered |= {f"history of {number}": row for number, row in known.items()}
     for number in commits:
-        if "history" in found.told and number not in known and f"at commit {number}" in found.told:
+        if (
+            "history" in result.answered and number not in known
+            and f"at commit {number}" in result.answered
+        ):
             raise Wrong(f"history: without commit {number}, which can be read")
 
 
-def _step(flow: Dataflow, given: list[object]) -> object:
+def _step(flow: Dataflow, delivered: list[object]) -> object:
     feed(flow, 21)
     flow.advance_to(30)
-    return Counter(given)
+    return Counter(delivered)
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Something that happens to a file of a store.
+    """A damage to a file of a store.
 
     Parameters
     ----------
     act : str
-        One of `ACTS`, or of those of `AIMED`.
+        One of `ACTS`, or of the acts in `AIMED`.
     name : str
         The file.
     what : str
-        In words.
+        A description of the change.
     others : tuple of str
-        Files that are not what they were either.
+        Other files that changed.
     """
 
     act: str
@@ -223,7 +226,7 @@ class Damage:
 
 
 def damaged(root: str, another: str, where: str, act: str, chance: random.Random) -> Damage | None:
-    """Damage a store; None where that cannot be."""
+    """Damage a store; None if this store has no file for it."""
     names = sorted(
         str(path.relative_to(root)) for path in Path(root).rglob("*")
         if path.is_file() and path.relative_to(root).parts[0] == where
@@ -234,18 +237,18 @@ def damaged(root: str, another: str, where: str, act: str, chance: random.Random
     path = Path(root, name)
     data = path.read_bytes()
     if act == "flip in the last header":
-        found = chance.choice(list(_ALONE.finditer(data)))
-        first, last = found.span(found.lastindex or 0)
+        match = chance.choice(list(_ALONE.finditer(data)))
+        first, last = match.span(match.lastindex or 0)
         place = chance.choice([at for at in range(first, last) if data[at:at + 1].isdigit()])
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1:])
-        return Damage(act, name, f"bit 0 at {place} of {len(data)}, in {found[0].decode()}")
+        return Damage(act, name, f"bit 0 at {place} of {len(data)}, in {match[0].decode()}")
     if act == "lose the last":
         path.unlink()
         return Damage(act, name, "gone")
     if act == "flip":
         if not data:
             return None
-        # As many within the last bytes as elsewhere: commits are read from their end.
+        # Half of the flips are in the last bytes, because commits are read from their end.
         places = [chance.randrange(len(data)), max(0, len(data) - 1 - chance.randrange(200))]
         place, bit = chance.choice(places), chance.randrange(8)
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1:])
@@ -255,7 +258,7 @@ def damaged(root: str, another: str, where: str, act: str, chance: random.Random
             return None
         length = chance.randrange(len(data))
         if chance.random() < 0.3:
-            length = length // 32 * 32  # what may look like something else
+            length = length // 32 * 32  # a cut at a block may look like a valid shorter file
         path.write_bytes(data[:length])
         return Damage(act, name, f"{length} of {len(data)} bytes")
     if act == "empty":
@@ -294,54 +297,55 @@ def damaged(root: str, another: str, where: str, act: str, chance: random.Random
         Path(another, "head")]
     files = [file for file in foreign if file.is_file()]
     same = [file for file in files if file.name == path.name] or files
-    taken = chance.choice(same)
-    if taken.read_bytes() == data:
+    source = chance.choice(same)
+    if source.read_bytes() == data:
         return None
-    path.write_bytes(taken.read_bytes())
-    return Damage(act, name, f"taken from another store, {taken.name}")
+    path.write_bytes(source.read_bytes())
+    return Damage(act, name, f"taken from another store, {source.name}")
 
 
-def check(whole: Answers, found: Answers, damage: Damage, needed: set[str]) -> str:
-    """See that each answer is right, or a refusal that names what is damaged.
+def check(whole: Answers, actual: Answers, damage: Damage, needed: set[str]) -> str:
+    """Check that each answer is right, or is an error with the name of a damaged file.
 
-    What the last commit needs is looked at by `verify`; between what is in the object of a commit
-    there are bytes that nobody needs.
+    `verify` must report each damaged file that the last commit needs. A flipped bit in a commit
+    may be exempt: its object has unused bytes between the segments.
     """
-    for question, told in found.told.items():
-        if told != whole.told[question]:
-            raise Wrong(f"{question}: answered {told!r} and not {whole.told[question]!r}"[:600])
-    for question, error in found.refused.items():
+    for question, answer in actual.answered.items():
+        if answer != whole.answered[question]:
+            expected = whole.answered[question]
+            raise Wrong(f"{question}: answered {answer!r} and not {expected!r}"[:600])
+    for question, error in actual.refused.items():
         if not _names(str(error), damage):
             raise Wrong(f"{question}: does not name {damage.name!r}: {error}")
         if isinstance(error, FormatError) and damage.act != "flip":
             raise Wrong(f"{question}: {error}")
-    for line in found.verified:
+    for line in actual.verified:
         if not _names(line, damage):
             raise Wrong(f"verify does not name {damage.name!r}: {line}")
     hit = {damage.name, *damage.others} & needed
     certain = damage.act != "flip" or damage.name.startswith("data/")
-    if "open" in found.told and hit and certain and not found.verified:
+    if "open" in actual.answered and hit and certain and not actual.verified:
         raise Wrong(f"verify does not name {hit}")
-    if found.refused:
+    if actual.refused:
         return "detected"
-    return "named by verify" if found.verified else "harmless"
+    return "named by verify" if actual.verified else "harmless"
 
 
 def _names(text: str, damage: Damage) -> bool:
-    """Whether a text names one of the files that are not what they were."""
+    """Whether a text names one of the changed files."""
     for name in (damage.name, *damage.others):
         number = re.search(r"(\d{16})", name)
         if os.path.basename(name) in text or number and re.search(
                 rf"\bcommit {int(number[1])}\b", text):
             return True
-    # Of a floor that is gone, or too high, the commits tell that are then missing.
+    # A lost floor, or one that is too high, shows in the commits that are then missing.
     return damage.name.startswith("floor/") and "is missing" in text
 
 
 def sweep(
-    spark: Any, folder: str, count: int, seed: int = 0, told: Callable[[str], object] = print
+    spark: Any, folder: str, count: int, seed: int = 0, report: Callable[[str], object] = print
 ) -> Counter[str]:
-    """Damage copies of a store in many ways; gives how often that became what."""
+    """Damage copies of a store in many ways; returns the number of runs per outcome."""
     root, another = f"{folder}/whole", f"{folder}/another"
     make(spark, root)
     make(spark, another, 13)
@@ -351,14 +355,14 @@ def sweep(
     copy = f"{folder}/copy"
     shutil.copytree(root, copy)
     whole = answers(spark, copy, commits)
-    if whole.refused or whole.verified or not whole.told["step"]:
+    if whole.refused or whole.verified or not whole.answered["step"]:
         raise Wrong(f"the whole store is not: {whole.refused} {whole.verified}")
     kinds = [*AIMED, *((where, act) for where in WHERE for act in ACTS)]
     chance = random.Random(seed)
     outcomes: Counter[str] = Counter()
     number = 0
     while sum(outcomes.values()) < count:
-        # Commits and data are most of what there is.
+        # Most runs damage commits and data, because a store has most of its bytes there.
         where, act = kinds[number % len(kinds)]
         number += 1
         if where in ("readers", "floor", "head") and number // len(kinds) % 3:
@@ -371,7 +375,7 @@ def sweep(
                 outcome = check(whole, answers(spark, here, commits), damage, needed)
             except Wrong as error:
                 outcome = "wrong"
-                told(f"WRONG: {seed}/{number}: {act} {damage.name} ({damage.what}): {error}")
+                report(f"WRONG: {seed}/{number}: {act} {damage.name} ({damage.what}): {error}")
             outcomes[outcome] += 1
         shutil.rmtree(here)
     return +outcomes

@@ -248,7 +248,7 @@ def test_gaps_are_told_or_bridged(spark, table, reads_files):
 
 @pytest.mark.slow
 def test_an_older_state_that_went_on_is_told(spark, tmp_path):
-    """A backup is put in the table's place, and has as many versions again."""
+    """A backup replaces the table, and later commits bring it to the same number of versions."""
     name, folder = f"delta.`{tmp_path}/t`", tmp_path / "t"
     spark.sql(f"CREATE TABLE {name} (id INT) USING delta TBLPROPERTIES ({FEED})")
     shutil.copytree(folder, tmp_path / "backup")
@@ -759,7 +759,7 @@ def test_tables_of_others_are_left_alone(spark, table):
     spark.sql(f"CREATE TABLE {table} (k INT) USING delta")
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "k int")
-        # It is there and empty.
+        # The table exists and is empty.
         rows.sink("out", delta_append(table))
         feed.insert([(1,)])
         flow.advance_to(1)

@@ -22,7 +22,7 @@ COLUMNS = "k INT, s STRING, v DOUBLE"
 
 
 def history(spark, table, when=None):  # noqa: F811
-    """The rows that a history has at a time in microseconds, or those that are current."""
+    """The rows of a history at a time in microseconds, or its current rows."""
     rows = spark.read.table(table)
     if when is None:
         rows = rows.where("is_current")

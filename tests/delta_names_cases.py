@@ -19,7 +19,7 @@ from pyspark_diff.spark.schema import quoted
 spark = delta_session.spark
 FEED = "delta.enableChangeDataFeed=true"
 MAPPED = f"{FEED}, delta.columnMapping.mode='name'"
-#: Names that Parquet has, and those that Delta maps; the first two are a key. None has a backtick:
+#: Names of Parquet and names that Delta maps; the first two are a key. None has a backtick:
 #: Delta fails at an update of a table that has one and records its changes.
 NAMES = {
     "unmapped": ["a.B", "Éf", "g'h", 'i"j', "user", "order", "select", "from", "Mixed", "%s", "a",

@@ -33,7 +33,7 @@ TABLES = {
 
 
 def properties(**values):
-    """A change of properties; those of a dictionary have dots in their names."""
+    """A statement that sets properties; names with dots come in a dictionary."""
     more = values.pop("more", {})
     listed = ", ".join(f"'delta.{name}' = '{value}'" for name, value in {**values, **more}.items())
     return f"ALTER TABLE {{t}} SET TBLPROPERTIES ({listed})"

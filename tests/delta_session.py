@@ -23,7 +23,7 @@ def spark(tmp_path_factory):
         "spark.databricks.delta.retentionDurationCheck.enabled": False,
         # Fifty, which is Delta's own, are for logs of millions of files.
         "spark.databricks.delta.snapshotPartitions": 1,
-        # And as many tasks list the files of a table.
+        # The same for the tasks that list the files of a table.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": 2,
         # Statements over a few rows take a quarter less CPU time without compiled expressions.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -143,7 +143,7 @@ def exact(rows):
 
 
 def _shown(value):
-    """A value; the text of one that Arrow has as the parts of a variant."""
+    """The JSON text of a variant, which Arrow returns in two parts; any other value unchanged."""
     if isinstance(value, dict) and value.keys() == {"value", "metadata"}:
         return T.VariantVal(value["value"], value["metadata"]).toJson()
     return value

@@ -1,6 +1,6 @@
 """Tables without a change feed: cases of tests/connectors/test_delta.py, in a Spark with Delta.
 
-    the rows of a reading, added to those read before  =  the table
+    sum of the rows of all readings so far  =  the table
 """
 
 from __future__ import annotations

@@ -440,7 +440,7 @@ def ends_of(
 ) -> list[Ended]:
     """Copies of the store of a scenario, one for an end at each operation.
 
-    The root of a store in a folder is what `named` returns for the folder.
+    `named` returns the root of a store for its folder.
 
     An end is a ``kill``, or a crash of the machine. A crash loses ``all`` unsynced writes, or keeps
     names without their bytes (``torn``), or does ``some`` of both.
@@ -1290,7 +1290,7 @@ def executor_kill(
     return places
 
 
-#: All gates by their names; those of the second kind start Sparks of their own.
+#: All gates by their names; the gates in `ALONE` start their own Spark sessions.
 GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "T1": kills,
     "T1-real": real_kills,

@@ -55,7 +55,7 @@ Oracle = Callable[[dict[str, Collection]], Collection]
 
 
 INPUTS = {"edges": "src long, dst long", "prices": "src long, price long", "roots": "node long"}
-#: By step, what enters each input: record, time and diff. A step has two times of its own.
+#: The updates of each input by step: record, time and diff. Each step has two times.
 STEPS: list[dict[str, list[Update]]] = [
     {
         "edges": [
@@ -179,7 +179,7 @@ class Subject:
         self.check_files()
 
     def check_files(self) -> None:
-        """Every file is one that the state names, and there is a directory for each only."""
+        """Check that the store has exactly the files of its state, and no empty directory."""
         named = self.flow._state.paths() | self.flow._outputs.pinned
         found = files_of(self.flow)
         assert found <= named, f"files that nobody needs: {short(found - named)}"
@@ -297,7 +297,7 @@ class Tally:
 
 
 def run_with(spark: Any, kind: Kind, place: str, number: int, root: Path) -> str:
-    """One step that meets one fault: gives "right" or "failed", or raises `Wrong`."""
+    """Run one step with one fault; returns "right" or "failed", or raises `Wrong`."""
     subject = Subject(spark, root)
     with subject.flow:
         subject.prepare()

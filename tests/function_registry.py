@@ -117,7 +117,7 @@ def examples(spark, name: str) -> list[str]:
 
 
 def calls(spark, name: str) -> list[Call]:
-    """The calls that the examples of a function give, those that Spark accepts."""
+    """The first call in the examples of a function that Spark accepts, if there is one."""
     if name in APART:
         return [Call(APART[name][0], "SELECT 1 AS c")]
     made = []
@@ -133,7 +133,7 @@ def calls(spark, name: str) -> list[Call]:
 
 
 def _over_columns(spark, text: str) -> list[Call]:
-    """An expression in which as many literals as possible are columns."""
+    """A call with columns in place of as many literals as Spark accepts."""
     places = list(_LITERAL.finditer(text))
     for chosen in ([*range(len(places))], *([n] for n in range(len(places))), []):
         call = _with_columns(text, places, chosen)

@@ -200,7 +200,7 @@ def test_other_columns_are_refused(spark, table, parts):
         for _ in range(2):
             followed.run(*alter("RENAME COLUMN w TO v"))
             both(followed)
-            # A snapshot has the other name, and the table the one that is read.
+            # A snapshot has the other name, and the table has the name that the source reads.
             followed.run(*alter(parts), NEW)
         followed.run(*alter("RENAME COLUMN w TO v"))
         both(followed)

@@ -22,7 +22,7 @@ from pyspark_diff import Dataflow, NotReadableError, thresholds
 from pyspark_diff.dataflow.stored import StateReader
 
 RETAIN = 5
-#: Files and folders of the store, at most: those that five commits use, and their remains.
+#: The maximum number of files and folders: five commits with their files and leftovers.
 MOST_FILES = 600
 
 Records = Counter[tuple[Any, ...]]
@@ -266,7 +266,7 @@ class LongRun:
         source, last = self.chance.choice("ab"), self.last()
         self.flow.session(source).discard()
         self.given[source] = []
-        # Also what steps have taken in, and is not released yet.
+        # A discard also drops processed updates at times that no step released yet.
         stood = self.stood[source]
         self.taken[source] = [update for update in self.taken[source] if update[1] < stood]
         if self.last() > last:
@@ -294,7 +294,7 @@ class LongRun:
             self.expect(self.at(self.flow[name], time), self.expected(name, time), name)
 
     def read(self) -> None:
-        """As users do, by way of Spark."""
+        """Read a collection through Spark, as users do."""
         name = self.chance.choice(self.names)
         time = self.chance.randrange(max(self.now.values()) + 1)
         since = max(self.frontier(name) - 1, self.known.get(name, 0))

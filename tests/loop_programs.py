@@ -58,7 +58,7 @@ LINEAR = ("next", "less", "fixed", "distinct", "reversed")
 PAIRS = ("union", "union", "union", "join", "compose", "semi")
 GROUPED = ("min", "max", "top", "top2")
 FALLING = ("count", "sum", "reduce", "anti", "minus")
-#: Iterations after which a loop without a limit is taken as one that never comes to rest.
+#: A loop without a limit counts as endless after this number of iterations.
 MOST = 40
 
 Rows = Counter[tuple[int, int]]
@@ -173,7 +173,7 @@ class Drawn:
                             diff = random.choice([1, 1, 2])
                         rows[record] += diff
                         changes.append((name, record, now, diff))
-                    if random.random() < 0.2:  # what cancels out
+                    if random.random() < 0.2:  # two updates that cancel out
                         record = tuple(random.randrange(size) for size in self.sizes)
                         diffs = random.choice([(1, -1), (-2, 2)])
                         changes += [(name, record, now, diff) for diff in diffs]

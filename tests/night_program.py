@@ -1,4 +1,4 @@
-"""Run by ci/nights: jobs that read sources and give sinks are ended, or fail, wherever they can be.
+"""Run by ci/nights: jobs with sources and sinks are killed, or fail, at each of their operations.
 
 After each of them the job is opened again and catches up. Then:
 
@@ -110,7 +110,7 @@ class Feed:
 
 
 def view(feed: Feed) -> Counter[Row]:
-    """Orders and amounts of each region, worked out from nothing."""
+    """The orders and amounts of each region, computed from the whole source."""
     customers, found, count = feed.customers(), Counter[str](), Counter[str]()
     for (_, customer, amount), orders in feed.orders().items():
         if customer in customers and orders:
@@ -299,7 +299,7 @@ def failing_calls(spark: Any, folder: Path, options: Options) -> Iterator[Tally]
 
 
 def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """A folder that is read is rewritten, truncated or evolves: that is said, and nothing taken."""
+    """A job reports a rewritten, truncated or changed source, and then reads none of its rows."""
     tally = Tally("sources that change under a job")
 
     def put(name: str, *rows: object, at: Path) -> None:
@@ -364,7 +364,7 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
                             demand(False, "nothing was said")
                     demand(standing(target) == wanted, f"{standing(target)}, not {wanted}")
             if told is not None:
-                # Mended, it goes on.
+                # After the repair of the source the job continues.
                 (at / "2.json").unlink(missing_ok=True)
                 stat = os.stat(at / "1.json")
                 (at / "1.json").write_bytes(before)
@@ -474,7 +474,7 @@ def main() -> int:
             "spark.ui.enabled": False, "spark.local.dir": f"{folder}/local",
             "spark.sql.shuffle.partitions": 2,
         })
-        spark.sparkContext.setLogLevel("OFF")  # what fails here is meant to
+        spark.sparkContext.setLogLevel("OFF")  # the failures are deliberate
         for name in given.only or GATES:
             place = Path(folder) / name
             place.mkdir()

@@ -164,7 +164,7 @@ def answers(flow):
 
 
 def part_of(mine, part, url, store, server):
-    """Load and be killed in the middle of step 4, or go on from there."""
+    """Load and die in the middle of step 4, or continue from there."""
     spark, model = session(mine, url, server), Model()
     with Dataflow.open(store, program, spark=spark, buckets=4, runner="spark") as flow:
         if part == "load and die":

@@ -59,7 +59,7 @@ class Widgets:
 
 
 def run_notebook(name: str, dbutils: Widgets | None = None) -> list[list[tuple]]:
-    """Run the cells of a notebook; gives the rows of all frames that it displays, in order."""
+    """Run the cells of a notebook; returns the rows of all displayed frames in order."""
     header, source = (NOTEBOOKS / f"{name}.py").read_text(encoding="utf-8").split("\n", 1)
     assert header == "# Databricks notebook source"
     shown: list[list[tuple]] = []

@@ -62,7 +62,7 @@ _COMPARED = re.compile(
 _CONDITION = re.compile(r"\b[A-Z]{3,}(?:_[A-Z]+)+\b")
 #: Outcomes after which the tool exits with 1, the worst one first.
 FAULTS = ("wrong", "failed", "spark fails")
-#: The conditions of Spark that the library has an error of its own for.
+#: Conditions of Spark for which the library has its own error.
 _OVERFLOWS = {"ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"}
 
 Tables = dict[str, list[tuple[Any, ...]]]
@@ -70,7 +70,7 @@ Tables = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one query: its kind, and what explains it."""
+    """The end of one query: its kind, and an explanation."""
 
     kind: str
     detail: str = ""
@@ -226,7 +226,7 @@ def run(
 def change(
     values: Values, table: list[tuple[Any, ...]], struct: T.StructType, count: int, first: bool
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """The rows that go and those that come; some that go come back with one column changed."""
+    """The removed and the inserted rows; some removed rows return with one changed column."""
     gone: list[tuple[Any, ...]] = []
     new = [values.row(struct.fields) for _ in range(count)]
     if not first:

@@ -263,7 +263,7 @@ def answers(made: dict[str, DiffFrame]) -> dict[str, Answer]:
 
 
 def inputs(flow: Any) -> tuple[DiffFrame, DiffFrame]:
-    """The two collections, of a new dataflow or one that is opened."""
+    """The two collections of a new or reopened dataflow."""
     return flow.input("p", "k long, v long")[0], flow.input("q", "k long, w long")[0]
 
 

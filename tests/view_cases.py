@@ -385,7 +385,7 @@ def test_kills_of_a_refresh_lose_and_double_nothing(spark, tmp_path):  # noqa: F
 
 
 def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
-    """The target keeps the rows of the past; a changed query goes on with them."""
+    """The target keeps past rows, and a changed query continues their history."""
     target, query = f"{shop}.past", revenue(shop)
     added = ("valid_from", "valid_to", "is_current")
 
@@ -412,7 +412,7 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
         assert spark.read.table(target).where("valid_to IS NOT NULL").count() == 2
         (reason,) = view(query).plan().reasons
         assert "query" in reason
-    # Other columns are refused before the rebuild begins, and the view goes on without them.
+    # The view refuses other columns before a rebuild begins, and continues with its own.
     wider = revenue(shop).replace("count(*) AS n", "count(*) AS n, max(amount) AS most")
     with view(wider, approve=lambda plan: True) as made:
         for call in made.refresh, made.rebuild:

@@ -246,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def refusing(root: Any, code: int, calls: Any = CALLS) -> Iterator[list[str]]:
-    """Below a folder, let calls fail that the mount of a volume lacks; yields those that failed."""
+    """Let calls below a folder fail that the mount of a volume lacks; yields the failed calls."""
     root = os.path.realpath(root)
     refused: list[str] = []
 

@@ -1,6 +1,6 @@
 """Several writers of one store: processes that open it, are fenced, and open it again.
 
-    the records that the store holds at the end  =  those of the steps that were reported, each once
+    records of the store at the end  =  records of the reported steps, each once
 
 Writers of other processes have a Python of their own and share the JVM: the JVM has no state that
 these cases test, and it takes long to start.
@@ -235,7 +235,7 @@ def threads(spark: Any, root: str, count: int, steps: int) -> Counter[str]:
 
 
 def paused(spark: Any, root: str, phase: str) -> Counter[str]:
-    """A writer is stopped within a step, another one goes on and tidies up, and it wakes."""
+    """Stop a writer within a step, let another writer step and vacuum, and wake the first one."""
     with started(spark, "zombie", root, phase) as process:
         _await_stop(process.pid)
         with open_store(spark, root, retain=1) as flow:

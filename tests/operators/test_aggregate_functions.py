@@ -50,7 +50,7 @@ NUMBERED = ["listagg(DISTINCT n, ' ') WITHIN GROUP (ORDER BY n DESC NULLS LAST)"
 
 
 class Rows:
-    """Random rows. It holds state: those that are there."""
+    """Random rows, with the rows that are present now."""
 
     def __init__(self, seed):
         self.random, self.there = random.Random(seed), []
@@ -286,7 +286,7 @@ def test_nothing_is_left_of_statistics_with_exact(spark):
     [(1.0, 2.0), (INF, 2.0)], [(INF, 2.0)], [(1.0, NAN), (1.0, 3.0)], [(INF, 1.0), (INF, 2.0)],
 ])
 def test_exact_statistics_at_the_edges(spark, rows):
-    """With one pair, equal values, nulls, NaN and infinities they are those of Spark."""
+    """Statistics of one pair, equal values, nulls, NaN and infinities equal those of Spark."""
     calls = [call for call in STATISTICS if "corr" not in call]
     frame = spark.createDataFrame([(1, *row) for row in rows], "k int, x double, y double")
     exprs = [F.expr(call).alias(f"z{n}") for n, call in enumerate(calls)]

@@ -507,7 +507,7 @@ def test_aggregates_keep_no_more_than_they_are_made_of(spark):
         session.insert([(1, 5), (1, 7), (2, None)])
         flow.advance_to(1)
         flow.step()
-        # Sums, the values, sums over distinct ones, and lists, which a function gives.
+        # The states of sums, of values, of sums over distinct values, and of lists.
         kinds = [node.kind for node, trace in flow._state.traces.items() if trace.batches]
         assert sorted(kinds) == ["arrange", "arrange", "arrange_by_key", "reduce"]
         session.remove([(1, 7)])

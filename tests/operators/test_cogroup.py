@@ -159,7 +159,7 @@ def test_only_touched_keys_are_called(spark):
 
 
 def test_a_cogroup_in_a_loop(spark):
-    """The least number that reached a node, by way of its edges."""
+    """The least label that reached each node along the edges."""
     def least(key, labels, edges):
         return [(to, min(n for (n,), _ in labels)) for (to,), _ in edges] if labels else []
 

@@ -1,4 +1,4 @@
-"""Expressions that need no Spark give what Spark gives, and all others still go to Spark.
+"""Compiled expressions have the values of Spark, and Spark evaluates all other expressions.
 
     formula(row) = Spark's value of the expression in that row, null where that is null,
     and an error only where Spark raises one

@@ -47,7 +47,7 @@ def all_rows(frames: dict[str, Any]) -> Counter[Any]:
     return rows_of(reduce(DataFrame.union, named).coalesce(1))
 
 
-#: Methods that take another collection, and what Spark makes of two tables.
+#: Methods that take another collection, each applied to two tables.
 METHODS = {
     "left": lambda a, b: a.join(b, "dst", "left"),
     "antijoin": lambda a, b: a.join(b, ["src", "dst"], "left_anti"),

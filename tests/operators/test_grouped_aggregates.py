@@ -210,7 +210,7 @@ def matches(ours: Any, wanted: Any, loose: bool) -> bool:
 class Program:
     """All calls over one type of argument in one kind of groups.
 
-    It holds state: the dataflow, and the rows that are there.
+    Its state is the dataflow and the present rows.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def windows(draw: st.DrawFn) -> list[Window]:
 
 @st.composite
 def window(draw: st.DrawFn, partition: tuple[str, ...], by: tuple[str, ...]) -> Window:
-    """One of them, by a partition and an order where equal rows may differ."""
+    """A window with a partition, and with an order that may have ties."""
     names: dict[str, str | None]
     what = draw(st.sampled_from(["number", "offset", "rows", "rank", "range", "distance", "none"]))
     frame = ""
@@ -209,7 +209,7 @@ PLACES = [
 
 
 def kernels_of(node: Any) -> list[Any]:
-    """The kernels that a node is made of."""
+    """The kernels of a node and of its inputs."""
     own = [node.kernel] if isinstance(node, (Keyed, Reader)) and node.kernel else []
     return [*own, *(kernel for source in node.inputs for kernel in kernels_of(source))]
 

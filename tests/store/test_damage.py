@@ -42,7 +42,7 @@ def merged():
 
 def test_what_is_damaged_is_found_or_makes_no_difference(spark, tmp_path):
     wrong = []
-    outcomes = sweep(spark, str(tmp_path), 15, told=wrong.append)
+    outcomes = sweep(spark, str(tmp_path), 15, report=wrong.append)
     assert not wrong and sum(outcomes.values()) == 15
     assert outcomes["detected"] > 4 and outcomes["harmless"] > 1
 
