@@ -1,16 +1,15 @@
-"""The primitive operations of a store, and what a crash leaves at each of them.
+"""The primitive operations of a store, and the files after a kill or a crash at each of them.
 
-A process that is killed leaves the file system as it is::
+A kill of the process does not change the file system::
 
-    a copy of the folder at an operation  =  what a kill at that operation leaves
+    store after a kill at an operation  =  copy of the folder at that operation
 
-so one run shows what all kills would leave, and nothing of Python's own clearing up gets between.
-A machine that crashes loses what was not synced: of each file what was written since its last sync,
-of each folder the names that came or went since. That is worked out beside the run:
+so one run yields the stores of all kills, without any clean-up by Python. A crash of the machine
+loses unsynced writes: bytes of a file and entries of a folder since its last sync::
 
-    lost = for each folder the entries, and for each file the bytes, as of its last sync
+    store after a crash  =  the entries of each folder and the bytes of each file at its last sync
 
-Nothing of the library knows of this: `os` and Arrow's files are patched from outside.
+The library is unaware of this: the module patches `os` and Arrow's files.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ from unittest import mock
 import pyarrow as pa
 from faults import filler
 
-#: What is told of an operation: what it does, to which path, and whether it has been done.
+#: Takes the name of an operation, its path, and whether it is done.
 Handler = Callable[[str, str, bool], None]
 
-#: Which of the arguments tell where an operation of `os` happens, and the descriptor of the folder
-#: that a name is relative to.
+#: For each operation of `os` the position of its path, and the name of its folder's descriptor.
 _BY_PATH = {
     "link": (1, "dst_dir_fd"), "replace": (1, "dst_dir_fd"), "rename": (1, "dst_dir_fd"),
     "unlink": (0, "dir_fd"), "rmdir": (0, "dir_fd"), "mkdir": (0, "dir_fd"),
@@ -44,10 +42,10 @@ _BY_DESCRIPTOR = ("write", "writev", "pwrite", "fsync")
 
 @contextmanager
 def operations(root: str, handler: Handler) -> Iterator[None]:
-    """Tell of all operations on files below a folder that change something, before and after."""
+    """Call `handler` before and after each operation that changes a file below a folder."""
     root = os.path.realpath(root)
 
-    def around(what: str, path: str, call: Callable[[], Any]) -> Any:
+    def observe(what: str, path: str, call: Callable[[], Any]) -> Any:
         if not (path == root or path.startswith(root + os.sep)):
             return call()
         handler(what, path, False)
@@ -56,7 +54,7 @@ def operations(root: str, handler: Handler) -> Iterator[None]:
             handler(what, path, True)
         except OSError:
             if what == "open" and isinstance(answer, int):
-                os.close(answer)  # whoever called has nothing to close
+                os.close(answer)  # the caller has no descriptor to close
             raise
         return answer
 
@@ -64,17 +62,17 @@ def operations(root: str, handler: Handler) -> Iterator[None]:
         real = getattr(os, name)
         place, folder = _BY_PATH[name]
 
-        def run(*given: Any, **options: Any) -> Any:
-            path = _resolved(given[place], options.get(folder))
-            return around(name, path, lambda: real(*given, **options))
+        def run(*args: Any, **options: Any) -> Any:
+            path = _resolved(args[place], options.get(folder))
+            return observe(name, path, lambda: real(*args, **options))
 
         return run
 
     def by_descriptor(name: str) -> Callable[..., Any]:
         real = getattr(os, name)
 
-        def run(*given: Any) -> Any:
-            return around(name, _path_of(given[0]), lambda: real(*given))
+        def run(*args: Any) -> Any:
+            return observe(name, _path_of(args[0]), lambda: real(*args))
 
         return run
 
@@ -86,31 +84,31 @@ def operations(root: str, handler: Handler) -> Iterator[None]:
 
         if not flags & os.O_CREAT:
             return int(call())
-        return int(around("open", _resolved(path, options.get("dir_fd")), call))
+        return int(observe("open", _resolved(path, options.get("dir_fd")), call))
 
     writer = pa.ipc.RecordBatchFileWriter
     real_file, real_write = pa.OSFile, writer.write
-    #: The file that Arrow opened last; one is written at a time.
+    #: The file that Arrow opened last; it writes one file at a time.
     last = [""]
 
     def arrow_file(path: str, *mode: str) -> Any:
         last[0] = os.path.realpath(path)
-        return around("open", last[0], lambda: real_file(path, *mode))
+        return observe("open", last[0], lambda: real_file(path, *mode))
 
-    def arrow_write(self: Any, *given: Any) -> Any:
-        # What is written into memory has no file; one that was written has another name by now.
+    def arrow_write(self: Any, *args: Any) -> Any:
+        # A write to memory has no file. A finished file has another name by now.
         path = last[0] if os.path.exists(last[0]) else ""
-        return around("write", path, lambda: real_write(self, *given))
+        return observe("write", path, lambda: real_write(self, *args))
 
     with ExitStack() as stack:
-        found: list[tuple[Any, str, Any]] = [
+        patches: list[tuple[Any, str, Any]] = [
             (os, "open", opens), (pa, "OSFile", arrow_file), (writer, "write", arrow_write),
             *((os, name, by_path(name)) for name in _BY_PATH),
             *((os, name, by_descriptor(name)) for name in _BY_DESCRIPTOR),
         ]
-        for holder, name, function in found:
+        for holder, name, function in patches:
             stack.enter_context(mock.patch.object(holder, name, function))
-        # Where an operation takes the descriptor of a folder is told by the function itself.
+        # `os` lists by function which operations take the descriptor of a folder.
         stack.enter_context(mock.patch.object(
             os, "supports_dir_fd", os.supports_dir_fd | {getattr(os, n) for n in _BY_PATH}
         ))
@@ -135,16 +133,16 @@ def _path_of(descriptor: int) -> str:
 
 @dataclass
 class At:
-    """Does something at the k-th operation, or at all from there on.
+    """Act at the k-th operation, or at all operations from there on.
 
     Parameters
     ----------
     act : callable
-        Given the operation's name and path.
+        Takes the name and the path of the operation.
     number : int
-        From 1 on; 0 for none, so that they are only counted.
+        From 1 on; 0 only counts operations.
     after : bool
-        When it has been done.
+        Act after the operation, not before it.
     forever : bool
     only : tuple of str
         Count only these operations.
@@ -174,7 +172,7 @@ def short(path: str) -> str:
     return "/".join(Path(path).parts[-2:])
 
 
-# What happens.
+# The actions.
 
 
 def fails(code: int) -> Callable[[str, str], None]:
@@ -199,41 +197,41 @@ def full(root: str) -> Callable[[str, str], None]:
 
 
 def ends(what: str, path: str) -> None:
-    """The process is over, as if it were killed: nothing is cleared up."""
+    """End the process without clean-up, like a kill."""
     os._exit(137)
 
 
-# What a crash of the machine leaves.
+# The files after a crash of the machine.
 
 
 class Synced:
-    """What of a folder would outlive a crash of the machine.
+    """The files of a folder that survive a crash of the machine.
 
     Parameters
     ----------
     base : str
-        A folder that is there, and is durable. What is below it may be lost.
-    beside : str
-        A folder on the same file system, where files are held so that no number is given again.
+        An existing, durable folder. The entries below it may be lost.
+    pins : str
+        A folder on the same file system for hard links, so that no inode number is reused.
     """
 
-    def __init__(self, base: str, beside: str):
-        self._base, self._beside = base, beside
+    def __init__(self, base: str, pins: str):
+        self._base, self._pins = base, pins
         self._folders: dict[int, dict[str, int]] = {}
         self._files: dict[int, bytes] = {}
         self._pinned: set[int] = set()
         self._open: list[int] = []
-        os.makedirs(beside, exist_ok=True)
+        os.makedirs(pins, exist_ok=True)
         self.synced(base)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the descriptors and remove the links."""
         for descriptor in self._open:
             os.close(descriptor)
-        shutil.rmtree(self._beside, ignore_errors=True)
+        shutil.rmtree(self._pins, ignore_errors=True)
 
     def synced(self, path: str) -> None:
-        """A file or a folder has been synced."""
+        """Record a sync of a file or a folder."""
         number = self._number(path)
         if os.path.isdir(path):
             self._folders[number] = {
@@ -243,7 +241,7 @@ class Synced:
             self._files[number] = Path(path).read_bytes()
 
     def _number(self, path: str) -> int:
-        """What a file or folder is known by, also when its name has gone."""
+        """The inode number of a file or folder, which also identifies it without its name."""
         status = os.stat(path, follow_symlinks=False)
         number = status.st_ino
         if number not in self._pinned:
@@ -252,19 +250,19 @@ class Synced:
                 self._open.append(os.open(path, os.O_RDONLY))
                 self._folders.setdefault(number, {})
             else:
-                os.link(path, os.path.join(self._beside, str(number)))
+                os.link(path, os.path.join(self._pins, str(number)))
         return number
 
     def lost(self, to: str, kind: str, seed: int = 0) -> None:
-        """Write down what is left after a crash.
+        """Write the files that a crash leaves.
 
         Parameters
         ----------
         to : str
-            A folder, which is made.
+            A new folder.
         kind : str
-            ``all`` that was not synced is lost; ``torn``: names are there, but of files that were
-            not synced zeros; ``some`` of it, by chance.
+            ``all`` unsynced writes are lost; ``torn``: names survive, but unsynced bytes are
+            zeros; ``some`` unsynced writes are lost, by random choice.
         """
         chance = random.Random(f"{kind} {seed}")
         self._write(os.stat(self._base).st_ino, self._base, to, kind, chance)
@@ -277,7 +275,7 @@ class Synced:
         there = set() if live is None else set(os.listdir(live))
         for name in sorted(there | set(names)):
             path = None if live is None or name not in there else os.path.join(live, name)
-            # A folder that was removed, and made anew, is another one.
+            # A folder that was removed and created again is a different one.
             now = None if path is None else os.stat(path, follow_symlinks=False).st_ino
             then = names.get(name)
             if kind == "torn" or kind == "some" and chance.random() < 0.5:
@@ -294,7 +292,7 @@ class Synced:
     def _bytes(
         self, number: int, path: str | None, kind: str, chance: random.Random
     ) -> bytes:
-        live = Path(path or os.path.join(self._beside, str(number))).read_bytes()
+        live = Path(path or os.path.join(self._pins, str(number))).read_bytes()
         synced = self._files.get(number)
         if synced == live or kind == "some" and chance.random() < 0.5:
             return live
