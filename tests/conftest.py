@@ -35,8 +35,8 @@ settings.register_profile(
     max_examples=int(os.environ.get("PYSPARK_DIFF_EXAMPLES", "3")),
     # How to repeat a failure, also from a log.
     print_blob=True,
-    # Each question to a server takes so long that nobody would wait for the smallest failure.
-    phases=[one for one in Phase if not (connect_server.WANTED and one is Phase.shrink)],
+    # Each call to a server takes so long that shrinking a failure would never end.
+    phases=[phase for phase in Phase if not (connect_server.WANTED and phase is Phase.shrink)],
 )
 settings.load_profile("ci")
 
@@ -51,8 +51,8 @@ sys.path.extend(str(folder) for folder in FOLDERS if str(folder) not in sys.path
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
-# Tests plan thousands of small queries, and a JVM that optimises code that runs a few times spends
-# half of its time on that: measured, one third to one half of the processor time of a test.
+# Tests plan thousands of small queries. An optimising compiler of the JVM would cost one third to
+# one half of the processor time of a test, for code that runs a few times.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A machine whose own name does not resolve could otherwise not start Spark.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -63,23 +63,23 @@ if connect_server.WANTED:
     def _start_no_client(process: Any, *how: Any, env: Any = None, **more: Any) -> None:
         _start(process, *how, env=connect_server.no_client(env or os.environ), **more)
 
-    # What a test starts decides for itself what it is.
+    # A process that a test starts chooses its own kind of session.
     subprocess.Popen.__init__ = _start_no_client  # type: ignore[method-assign]
 
 _look_up = JVMView.__getattr__
 
 
 def _look_up_once(jvm: JVMView, name: str) -> object:
-    found = _look_up(jvm, name)
-    if isinstance(found, JavaClass):
-        # As an attribute of its own, which is found without a question.
-        setattr(jvm, name, found)
-    return found
+    result = _look_up(jvm, name)
+    if isinstance(result, JavaClass):
+        # As an attribute of the view: later look-ups do not ask the JVM.
+        setattr(jvm, name, result)
+    return result
 
 
-# What a name means in the JVM never changes, and PySpark asks again at each call of a function. A
-# short name such as `PythonUtils` is looked for in 300 jars then, package by package: measured, a
-# third of the processor time of all tests.
+# The meaning of a name in the JVM never changes, but PySpark asks at each call of a function. The
+# JVM searches 300 jars for a short name such as `PythonUtils`, package by package: a third of the
+# processor time of all tests.
 JVMView.__getattr__ = _look_up_once
 
 #: The files that take more than ten seconds of a processor or of waiting, the longest first.
@@ -103,8 +103,8 @@ LONGEST = [
 ]
 
 
-#: Files of which only one in so many cases of a parametrized test runs by default, the others with
-#: ``-m slow``: of the long ones those whose cases are many and alike.
+#: Long files with many similar cases: by default one in this many cases of a parametrized test
+#: runs, and the other ones run with ``-m slow``.
 SAMPLED = {
     "test_aggregate_functions": 6, "test_aggregates": 24, "test_arrangements": 2, "test_asof": 2,
     "test_assertions": 2, "test_background": 6, "test_bad_input": 12, "test_blueprint": 3,
@@ -158,17 +158,17 @@ def leave_out_cases(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SAMPLED and not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, found in cases.items():
-        every = min(SAMPLED[found[0].path.stem], len(found))
-        for number, item in enumerate(found):
+    for name, named in cases.items():
+        stride = min(SAMPLED[named[0].path.stem], len(named))
+        for number, item in enumerate(named):
             if item.nodeid in failed:
                 continue
-            if number % every != zlib.crc32(name.encode()) % every:
+            if number % stride != zlib.crc32(name.encode()) % stride:
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.left_out)
 
 
-#: What reports of tests left out over Connect begin with.
+#: The prefix of the reason if a test is skipped over Connect.
 CLASSIC_ONLY = "classic only: "
 
 
@@ -180,7 +180,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def leave_out_classic_ones(items: list[pytest.Item]) -> None:
-    """Those that need a classic session; each says why."""
+    """Skip tests that need a classic session over Connect; each marker has a reason."""
     for item in items:
         for marker in item.iter_markers("classic_only"):
             (reason,) = marker.args if len(marker.args) == 1 else ("",)
@@ -192,13 +192,13 @@ def leave_out_classic_ones(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Which tests were left out over Connect, and why."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-        _, told, why = reason.partition(CLASSIC_ONLY)
-        if told:
-            found.setdefault(why, []).append(report.nodeid)
-    for why, tests in found.items():
+        _, prefix, why = reason.partition(CLASSIC_ONLY)
+        if prefix:
+            reasons.setdefault(why, []).append(report.nodeid)
+    for why, tests in reasons.items():
         terminalreporter.section(f"{CLASSIC_ONLY}{why} ({len(tests)})", sep="-")
         for name in sorted({test.partition("[")[0] for test in tests}):
             terminalreporter.line(name)
@@ -216,7 +216,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session. Starting one takes seconds, so all tests share it and leave it as it was."""
+    """A local session. A start takes seconds, so all tests share it and undo their changes."""
     folder = tmp_path_factory.mktemp("spark")
     if connect_server.WANTED:
         with connect_server.server(folder) as (address, _):
@@ -252,7 +252,7 @@ def use_thresholds() -> Iterator[Callable[..., Thresholds]]:
 
 @pytest.fixture
 def another(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session beside the shared one, with settings of its own."""
+    """A second session of the same Spark, with settings of its own."""
     yield connect_server.session_beside(spark)
-    # Whoever makes a frame makes its session the active one, which other tests ask for.
+    # A new frame makes its session the active one, and other tests ask for the active session.
     spark.createDataFrame([], "a int")

@@ -1,7 +1,8 @@
-"""What tests/connectors/test_delta.py runs, in a Spark that knows Delta.
+"""The cases that tests/connectors/test_delta.py runs in a Spark session with Delta.
 
-    the table at version v  +  what a source gives from v to w  =  the table at version w
-    what sinks were given, however often  =  the collection, recomputed
+    table at version v  +  changes that a source reads from v to w  =  table at version w
+
+    table of a sink after its epochs, each any number of times  =  the collection, recomputed
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def only_files(monkeypatch):
     asked = []
     monkeypatch.setattr(
         MODULES[0]._Delta, "_changes",
-        lambda *given: asked.append(given) or 1 / 0,
+        lambda *args: asked.append(args) or 1 / 0,
     )
     monkeypatch.setattr(
         MODULES[1], "merged_in_own_session",
-        lambda *given: asked.append(given) or 1 / 0,
+        lambda *args: asked.append(args) or 1 / 0,
     )
     return asked
 
@@ -55,7 +56,7 @@ class Killed(BaseException):
 
 
 class Faulty(Sink):
-    """Another sink, which fails when it is told to, before or after it has written."""
+    """A wrapped sink that fails on demand, before or after a write."""
 
     def __init__(self, sink):
         self.sink, self.fails, self.calls = sink, [], 0
@@ -100,7 +101,7 @@ def hashable(value):
 
 
 def applied(content, reading):
-    """A multiset after the changes of a reading; of a key, one row of which is the first column."""
+    """A multiset after the changes of a reading; the first column is the key if there is one."""
     content = Counter(content)
     for change in () if reading is None else reading.changes:
         rows = listed(change[0])
@@ -171,19 +172,19 @@ def test_a_source_follows_a_table(spark, table, monkeypatch):
         assert reading.offset["version"] == end and not applied({}, reading)
         content, offset = tables[begin], at_version(reading.offset, begin)
         for version in [*range(begin + stride, end, stride), end]:
-            def files_until(*given, version=version):
-                found = files_of(*given)
-                found.version = version
-                ask = found.changes
+            def files_until(*args, version=version):
+                files_at_version = files_of(*args)
+                files_at_version.version = version
+                ask = files_at_version.changes
 
-                def changes(*given):
+                def changes(*args):
                     nonlocal read_by_files
-                    table = ask(*given)
+                    table = ask(*args)
                     read_by_files += table is not None
                     return table
 
-                found.changes = changes
-                return found
+                files_at_version.changes = changes
+                return files_at_version
 
             monkeypatch.setattr(module, "latest_version", lambda *_: version)
             monkeypatch.setattr(module, "delta_files", files_until if files else lambda *_: None)
@@ -195,7 +196,7 @@ def test_a_source_follows_a_table(spark, table, monkeypatch):
         monkeypatch.setattr(module, "latest_version", latest)
         monkeypatch.setattr(module, "delta_files", files_of)
         assert source.read(spark, offset) is None
-    # All but what vectors of deleted rows tell.
+    # Spark reads only the changes that deletion vectors encode.
     assert read_by_files >= 10
     spark.conf.set(CHANGES, "false")
 
@@ -231,7 +232,7 @@ def test_gaps_are_told_or_bridged(spark, table, reads_files):
     spark.sql(f"UPDATE {table} SET v = 'z'")
     reading = strict.read(spark, offset)
     assert applied(content, reading) == rows_of(spark, table)
-    # What was recorded is gone.
+    # The vacuum removes the recorded changes.
     spark.sql(f"UPDATE {table} SET v = 'y'")
     spark.sql(f"INSERT INTO {table} VALUES (3, 'x')")
     spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
@@ -270,11 +271,11 @@ def test_an_older_state_that_went_on_is_told(spark, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statement, told", [
+@pytest.mark.parametrize("statement, message", [
     ("DROP COLUMN v", "v was dropped"),
     ("ALTER COLUMN id TYPE BIGINT", "id was int and is bigint"),
 ])
-def test_other_columns_are_refused(spark, table, statement, told):
+def test_other_columns_are_refused(spark, table, statement, message):
     spark.sql(
         f"CREATE TABLE {table} (id INT, v STRING) USING delta TBLPROPERTIES ({FEED}, "
         "delta.columnMapping.mode='name', delta.enableTypeWidening=true)"
@@ -285,7 +286,7 @@ def test_other_columns_are_refused(spark, table, statement, told):
         offset = at_version(source.read(spark, None).offset, 0)
         if on_gap == "refuse":
             spark.sql(f"ALTER TABLE {table} {statement}")
-            with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
+            with pytest.raises(SourceError, match=f"{message}.*on_change='rebuild'"):
                 source.read(spark, offset)
 
 
@@ -337,15 +338,17 @@ def test_a_renamed_column_stays_the_same_column(spark, tmp_path, feed, reads_fil
 def test_what_is_no_table_is_told(spark, tmp_path):
     spark.range(1).write.parquet(str(tmp_path / "p"))
     spark.sql("CREATE OR REPLACE TEMP VIEW v AS SELECT 1 AS a")
-    for name, told in ("nosuch", "no Delta table nosuch"), (tmp_path / "p", "no Delta table delta"):
-        with pytest.raises(SourceError, match=told):
+    for name, message in (
+        ("nosuch", "no Delta table nosuch"), (tmp_path / "p", "no Delta table delta")
+    ):
+        with pytest.raises(SourceError, match=message):
             delta(name).columns(spark)
     with pytest.raises(ValueError, match="'refuse' or 'snapshot'"):
         delta("t", on_gap="skip")
 
 
 class Shop:
-    """Two Delta tables, views of them in Delta, and what they should be."""
+    """Two Delta tables, views of them in Delta, and the expected rows of the views."""
 
     def __init__(self, spark, folder):
         self.spark, self.folder = spark, folder
@@ -418,23 +421,23 @@ def test_nights_with_failures(spark, tmp_path, reads_files):
 
 @pytest.mark.slow
 def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path, reads_files):
-    name, given = f"delta.`{tmp_path}/t`", []
+    name, numbers = f"delta.`{tmp_path}/t`", []
 
     class Twice(Faulty):
         def write(self, epoch):
             self.sink.write(epoch)
             before = version_of(spark, name), rows_of(spark, name)
             self.sink.write(epoch)
-            # One that was thought to be gone.
-            for old in given:
+            # A writer that was thought to be gone.
+            for old in numbers:
                 self.sink.write(replace(epoch, number=old, is_first=False))
             assert (version_of(spark, name), rows_of(spark, name)) == before
-            given.append(epoch.number)
+            numbers.append(epoch.number)
 
     for make in (lambda: delta_merge(tmp_path / "t", key="a", replace=True),
                  lambda: delta_append(tmp_path / "t", replace=True),
                  lambda: delta_snapshot(tmp_path / "t", replace=True)):
-        given.clear()
+        numbers.clear()
         with Dataflow(spark, runner="local", keep_history=True) as flow:
             rows, feed = flow.input("rows", "a int, b string")
             rows.sink("out", Twice(make()))
@@ -443,11 +446,11 @@ def test_an_epoch_that_is_given_again_does_nothing(spark, tmp_path, reads_files)
                 flow.advance_to(at)
             feed.remove([(1, "x")])
             flow.advance_to(3)
-            assert len(given) == 3
+            assert len(numbers) == 3
 
 
 @pytest.mark.parametrize("make", [
-    delta_append, lambda folder, **given: delta_merge(folder, key="a", **given)])
+    delta_append, lambda folder, **options: delta_merge(folder, key="a", **options)])
 def test_an_epoch_whose_number_delta_forgets_is_written_once(spark, tmp_path, make):
     """Delta keeps the numbers of writers as long as a property states."""
     name, forget = f"delta.`{tmp_path}/t`", "delta.setTransactionRetentionDuration"
@@ -488,7 +491,7 @@ def test_all_types_by_files(spark, tmp_path, only_files):
     spark.sql(f"CREATE TABLE {source} ({TYPES}, p STRING) USING delta PARTITIONED BY (p) "
               f"TBLPROPERTIES ({FEED})")
 
-    def put(first, last):
+    def insert_rows(first, last):
         spark.range(first, last).selectExpr(
             *(f"{text} AS {name.split()[0]}" for text, name in zip(
                 split(VALUES), split(f"{TYPES}"))),
@@ -502,10 +505,10 @@ def test_all_types_by_files(spark, tmp_path, only_files):
             "keyed", delta_merge(tmp_path / "k", key=["s", "dt", "id"], properties={
                 "delta.enableChangeDataFeed": "true"}))
 
-    put(0, 40)
+    insert_rows(0, 40)
     with Dataflow.open(tmp_path / "store", program, spark=spark, buckets=2) as flow:
         assert flow.catch_up()
-        put(40, 60)
+        insert_rows(40, 60)
         spark.sql(f"DELETE FROM {source} WHERE id % 10 = 3")
         spark.sql(f"UPDATE {source} SET d = -d, p = 'moved', i8 = null WHERE id % 10 = 4")
         assert flow.catch_up()
@@ -513,7 +516,7 @@ def test_all_types_by_files(spark, tmp_path, only_files):
         follower = delta(tmp_path / "k")
         follower.columns(spark)
         before = follower.read(spark, None)
-        put(60, 61)
+        insert_rows(60, 61)
         spark.sql(f"DELETE FROM {source} WHERE id = 5")
         assert flow.catch_up() and not only_files
         shown = [F.to_json(F.struct(F.col("*"), F.hex("y").alias("hex"))).alias("row")]
@@ -523,36 +526,36 @@ def test_all_types_by_files(spark, tmp_path, only_files):
         assert len(expected) == 54
         columns = spark.read.table(source).columns
         for name in target, f"delta.`{tmp_path}/k`":
-            found = spark.read.table(name).select(*columns).select(*shown)
-            assert rows_of(spark, found) == expected
+            actual = spark.read.table(name).select(*columns).select(*shown)
+            assert rows_of(spark, actual) == expected
         after = follower.read(spark, before.offset)
         assert [len(listed(change[0])) for change in after.changes] == [1, 1]
 
 
 def split(columns):
-    """What is between the commas that are in no parentheses."""
-    found, depth = [""], 0
+    """The parts of a text between the commas outside of parentheses."""
+    parts, depth = [""], 0
     for letter in columns:
         depth += (letter == "(") - (letter == ")")
         if letter == "," and not depth:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += letter
-    return found
+            parts[-1] += letter
+    return parts
 
 
 @pytest.mark.slow
 def test_two_who_merge_at_once(spark, tmp_path):
-    """Who was overtaken changes nothing, and Spark after it does not either."""
+    """A merge by an overtaken writer changes nothing, and neither does Spark after it."""
     name = f"delta.`{tmp_path}/t`"
     spark.sql(f"CREATE TABLE {name} USING delta AS SELECT id, 'a' AS v FROM range(9)")
-    found = [delta_files(spark, name) for _ in range(3)]
+    files_of = [delta_files(spark, name) for _ in range(3)]
     rows = pa.table({"id": pa.array([1, 2, 20]), "v": ["b", None, "n"],
                      "kind": ["update", "delete", "insert"]})
-    assert found[0].can_be_merged_into() and found[0].last_number("me") == -1
-    assert found[0].merge(rows, ["id"], "kind", "me", 4)
-    assert not found[1].merge(rows, ["id"], "kind", "me", 4)
-    assert not found[2].merge(rows, ["id"], "kind", "another", 4)
+    assert files_of[0].can_be_merged_into() and files_of[0].last_number("me") == -1
+    assert files_of[0].merge(rows, ["id"], "kind", "me", 4)
+    assert not files_of[1].merge(rows, ["id"], "kind", "me", 4)
+    assert not files_of[2].merge(rows, ["id"], "kind", "another", 4)
     now = delta_files(spark, name)
     assert now.last_number("me") == 4 and now.last_number("another") == -1
     assert sorted(now.among(rows, ["id"])["id"].to_pylist()) == [1, 20]
@@ -852,7 +855,7 @@ def test_zeros_and_nan_in_the_key_of_a_merge(spark, tmp_path, reads_files, kind)
     with Dataflow(spark, runner="local", buckets=2) as flow:
         rows, session = flow.input("rows", f"k {kind}, v int")
         rows.sink("merged", delta_merge(tmp_path / "t", key="k"))
-        kept = rows.keep()
+        collection = rows.keep()
         for time, (came, went) in enumerate([
             ([(key(-0.0), 1), (key(nan), 2), (None, 3), (key(1.5), 4)], []),
             ([(key(0.0), 5), (key(nan), 6)], [(key(0.0), 1), (key(nan), 2)]),
@@ -863,6 +866,8 @@ def test_zeros_and_nan_in_the_key_of_a_merge(spark, tmp_path, reads_files, kind)
                 session.remove(went)
             flow.advance_to(time)
             table = spark.read.format("delta").load(str(tmp_path / "t"))
-            written, expected = (sorted(map(repr, listed(one))) for one in (table, kept.at()))
+            written, expected = (
+                sorted(map(repr, listed(frame))) for frame in (table, collection.at())
+            )
             assert written == expected
             assert table.count() == [4, 4, 1][time - 1]
