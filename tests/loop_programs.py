@@ -71,7 +71,7 @@ class Call:
     """An operator, its arguments, and a number for its constants."""
 
     name: str
-    of: tuple[Any, ...]
+    parts: tuple[Any, ...]
     number: int = 0
 
 
@@ -108,48 +108,49 @@ class Drawn:
         self.history = random.random() < 0.5
         self.steps = self.updates()
 
-    def loop(self, around: list[str], depth: int) -> Nest:
+    def loop(self, outer: list[str], depth: int) -> Nest:
         random = self.random
         count = random.choice([1, 2, 2, 3])
         names = tuple(f"v{self.names + i}" for i in range(count))
         self.names += count
         limit = random.choice([None, None, 1, 2, 3, 4])
-        starts = tuple(self.tree(around, 1, True) for _ in names)
+        starts = tuple(self.tree(outer, 1, True) for _ in names)
         pattern = random.choice(["none", "self", "chain", "cycle", "invariant", "any", "any"])
         bodies = []
         for place, name in enumerate(names):
-            of = {
-                "none": around, "self": [name], "invariant": [around[-1]],
-                "chain": [names[max(place - 1, 0)], *around[-1:]],
-                "cycle": [names[place - 1]], "any": [*names, *around],
+            sources = {
+                "none": outer, "self": [name], "invariant": [outer[-1]],
+                "chain": [names[max(place - 1, 0)], *outer[-1:]],
+                "cycle": [names[place - 1]], "any": [*names, *outer],
             }[pattern]
-            body = self.tree(of, random.choice([0, 1, 2, 3]), limit is None)
+            body = self.tree(sources, random.choice([0, 1, 2, 3]), limit is None)
             if depth > 1 and (place == 0 or random.random() < 0.2):
-                inner = self.loop([*around, *names], depth - 1)
+                inner = self.loop([*outer, *names], depth - 1)
                 body = random.choice([inner, Call("union", (inner, body))])
             if random.random() < 0.4 and pattern != "none":
                 body = Call("union", (body, name))
             if limit is None or random.random() < 0.8:
                 body = Call("distinct", (body,))
             bodies.append(body)
-        result = self.tree([*names, *names, *around], random.choice([0, 0, 1]), True)
+        result = self.tree([*names, *names, *outer], random.choice([0, 0, 1]), True)
         if isinstance(result, str) and result not in names:
             result = names[0]
         elif not isinstance(result, str):
             result = Call("union", (result, random.choice(names)))
         return Nest(names, starts, tuple(bodies), result, limit)
 
-    def tree(self, of: list[str], depth: int, rising: bool) -> Any:
+    def tree(self, sources: list[str], depth: int, rising: bool) -> Any:
         random = self.random
         if not depth:
-            return random.choice(of)
+            return random.choice(sources)
         kinds = [LINEAR, PAIRS, PAIRS, GROUPED, *([] if rising and random.random() < 0.9
                                                   else [FALLING])]
         name = random.choice(random.choice(kinds))
         if name in ("compose", "reversed") and self.types[0] != self.types[1]:
             name = "join" if name == "compose" else "next"
         takes = 2 if name in (*PAIRS, "anti", "minus") else 1
-        parts = tuple(self.tree(of, random.randint(0, depth - 1), rising) for _ in range(takes))
+        parts = tuple(self.tree(sources, random.randint(0, depth - 1), rising)
+                      for _ in range(takes))
         call = Call(name, parts, random.randrange(5))
         # Multiplicities multiply in joins, and may be negative after a difference.
         return Call("distinct", (call,)) if name in ("join", "compose", "minus") else call
@@ -165,9 +166,9 @@ class Drawn:
                 for name, rows in there.items():
                     for _ in range(random.randint(0, 3)):
                         record = tuple(random.randrange(size) for size in self.sizes)
-                        held = [row for row, number in rows.items() if number > 0]
-                        if held and random.random() < 0.5:
-                            record = random.choice(held)
+                        present = [row for row, number in rows.items() if number > 0]
+                        if present and random.random() < 0.5:
+                            record = random.choice(present)
                             diff = -rows[record] if random.random() < 0.7 else -1
                         else:
                             diff = random.choice([1, 1, 2])
@@ -192,7 +193,7 @@ def names_in(part: Any) -> set[str]:
         for i in needed:
             parts += [part.starts[i], part.bodies[i]]
         return set().union(*map(names_in, parts)) - set(part.names)
-    return set().union(*map(names_in, part.of))
+    return set().union(*map(names_in, part.parts))
 
 
 def needed_of(nest: Nest) -> dict[int, str]:
@@ -214,22 +215,22 @@ class Oracle:
         self.null = tuple(0 if TYPES[name][0] == "null" else None for name in drawn.types)
         self.inputs = inputs
 
-    def of(self, part: Any, known: dict[str, Rows]) -> Rows:
+    def evaluate(self, part: Any, known: dict[str, Rows]) -> Rows:
         if isinstance(part, str):
             return known[part]
         if isinstance(part, Nest):
             return self.loop(part, known)
-        taken = [self.of(one, known) for one in part.of]
-        made = getattr(self, part.name)(part.number, *taken)
-        return Counter({row: count for row, count in made.items() if count})
+        inputs = [self.evaluate(child, known) for child in part.parts]
+        counts = getattr(self, part.name)(part.number, *inputs)
+        return Counter({row: count for row, count in counts.items() if count})
 
     def loop(self, nest: Nest, known: dict[str, Rows]) -> Rows:
         needed = needed_of(nest)  # nothing runs that the result does not need
-        now = {name: self.of(nest.starts[i], known) for i, name in needed.items()}
+        now = {name: self.evaluate(nest.starts[i], known) for i, name in needed.items()}
 
         def turn() -> dict[str, Rows]:
-            within = {**known, **now}
-            return {name: self.of(nest.bodies[i], within) for i, name in needed.items()}
+            scope = {**known, **now}
+            return {name: self.evaluate(nest.bodies[i], scope) for i, name in needed.items()}
 
         for _ in range((nest.limit or MOST) - 1):
             then = turn()
@@ -239,13 +240,13 @@ class Oracle:
         # In the last iteration, too, a loop inside may not come to rest.
         if turn() != now and nest.limit is None:
             raise Stalls
-        return self.of(nest.result, {**known, **now})
+        return self.evaluate(nest.result, {**known, **now})
 
     def map(self, rows: Rows, function: Any) -> Rows:
-        made: Rows = Counter()
+        counts: Rows = Counter()
         for row, count in rows.items():
-            made[function(*row)] += count
-        return made
+            counts[function(*row)] += count
+        return counts
 
     def next(self, number, a):
         return self.map(a, lambda k, n: (k, min(n + 1, self.sizes[1] - 1)))
@@ -263,30 +264,30 @@ class Oracle:
         return {row: 1 for row, c in a.items() if c > 0}
 
     def union(self, number, a, b):
-        made = Counter(a)
-        made.update(b)
-        return made
+        counts = Counter(a)
+        counts.update(b)
+        return counts
 
     def minus(self, number, a, b):
-        made = Counter(a)
-        made.subtract(b)
-        return made
+        counts = Counter(a)
+        counts.subtract(b)
+        return counts
 
     def join(self, number, a, b):
-        made: Rows = Counter()
+        counts: Rows = Counter()
         for (k, _), c in a.items():
             for (other, m), d in b.items():
                 if k == other and k != self.null[0]:
-                    made[k, m] += c * d
-        return made
+                    counts[k, m] += c * d
+        return counts
 
     def compose(self, number, a, b):
-        made: Rows = Counter()
+        counts: Rows = Counter()
         for (k, n), c in a.items():
             for (other, m), d in b.items():
                 if n == other and n != self.null[1]:
-                    made[k, m] += c * d
-        return made
+                    counts[k, m] += c * d
+        return counts
 
     def semi(self, number, a, b):
         keys = {k for (k, _), c in b.items() if c > 0} - {self.null[0]}
@@ -303,11 +304,11 @@ class Oracle:
         return groups.items()
 
     def extreme(self, a, function):
-        made = {}
+        extremes = {}
         for k, values in self.grouped(a):
             known = [n for n in values if n != self.null[1]]
-            made[k, function(known) if known else 0] = 1
-        return made
+            extremes[k, function(known) if known else 0] = 1
+        return extremes
 
     def min(self, number, a):
         return self.extreme(a, min)
@@ -316,14 +317,14 @@ class Oracle:
         return self.extreme(a, max)
 
     def top(self, number, a, most=1):
-        made: Rows = Counter()
+        counts: Rows = Counter()
         for k, values in self.grouped(a):
             left = most
             for n in sorted(values):
-                taken = min(left, values[n])
-                made[k, n] += taken
-                left -= taken
-        return made
+                copies = min(left, values[n])
+                counts[k, n] += copies
+                left -= copies
+        return counts
 
     def top2(self, number, a):
         return self.top(number, a, 2)
@@ -371,24 +372,24 @@ class Build:
         )
         return f"CASE {cases} ELSE {self.literal(column, size - 1)} END"
 
-    def of(self, part: Any, known: dict[str, Any]) -> Any:
+    def build(self, part: Any, known: dict[str, Any]) -> Any:
         if isinstance(part, str):
             return known[part]
         if isinstance(part, Nest):
             return self.loop(part, known)
-        taken = [self.of(one, known) for one in part.of]
-        return getattr(self, part.name)(part.number, *taken)
+        inputs = [self.build(child, known) for child in part.parts]
+        return getattr(self, part.name)(part.number, *inputs)
 
     def loop(self, nest: Nest, known: dict[str, Any]) -> Any:
         limit = dict(max_iterations=nest.limit, on_limit="return") if nest.limit else dict(
             max_iterations=MOST)
-        starts = [self.of(start, known) for start in nest.starts]
+        starts = [self.build(start, known) for start in nest.starts]
         with Loop(**limit) as loop:
             variables = [loop.variable(start) for start in starts]
-            within = {**known, **dict(zip(nest.names, variables))}
+            scope = {**known, **dict(zip(nest.names, variables))}
             for variable, body in zip(variables, nest.bodies):
-                variable.set(self.of(body, within))
-            result = self.of(nest.result, within)
+                variable.set(self.build(body, scope))
+            result = self.build(nest.result, scope)
         return loop.leave(result)
 
     def next(self, number, a):
@@ -441,8 +442,8 @@ class Build:
 
     def folded(self, a, aggregate):
         size = len(TYPES[self.types[1]])
-        made = a.groupBy("k").agg(aggregate.alias("made"))
-        return made.selectExpr("k", f"{self.value(1, f'made % {size}')} AS n")
+        groups = a.groupBy("k").agg(aggregate.alias("made"))
+        return groups.selectExpr("k", f"{self.value(1, f'made % {size}')} AS n")
 
     def count(self, number, a):
         return self.folded(a, F.count(F.lit(1)))
@@ -461,7 +462,7 @@ def answer(drawn: Drawn, past: Sequence[Update], time: int) -> Rows:
         if then <= time:
             inputs[name][record] += diff
     inputs = {n: Counter({r: c for r, c in rows.items() if c}) for n, rows in inputs.items()}
-    return Oracle(drawn, inputs).of(drawn.program, inputs)
+    return Oracle(drawn, inputs).evaluate(drawn.program, inputs)
 
 
 def check(spark: Any, seed: int, runner: str, **options: Any) -> str:
@@ -484,7 +485,7 @@ def check(spark: Any, seed: int, runner: str, **options: Any) -> str:
             # PySpark cannot hand over values of each of the types.
             frames[name] = places.selectExpr(
                 *(f"{build.value(i, column)} AS {column}" for i, column in enumerate(COLUMNS)))
-        build.of(drawn.program, frames).selectExpr(
+        build.build(drawn.program, frames).selectExpr(
             *(f"{build.place(i)} AS {column}" for i, column in enumerate(COLUMNS))).keep("o")
         past: list[Update] = []
         done, ended, refused = 0, "right", False
