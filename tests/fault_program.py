@@ -88,13 +88,13 @@ FAULTY = 2
 
 def totals_of(now: dict[str, Collection]) -> Collection:
     """The join and the aggregate: the total price of the edges of each source."""
-    found = Counter[int](), Counter[int]()
+    sums = Counter[int](), Counter[int]()
     for (source, _), edges in now["edges"].items():
         for (priced, price), prices in now["prices"].items():
             if priced == source:
-                found[0][source] += edges * prices
-                found[1][source] += edges * prices * price
-    return total(((source, held, found[1][source]), 1) for source, held in found[0].items())
+                sums[0][source] += edges * prices
+                sums[1][source] += edges * prices * price
+    return total(((source, rows, sums[1][source]), 1) for source, rows in sums[0].items())
 
 
 def reached_from(now: dict[str, Collection]) -> Collection:
@@ -132,10 +132,10 @@ class Subject:
     def __init__(self, spark: Any, root: Path):
         self.spark = spark
         self.flow = Dataflow(spark, runner="local", buckets=2, root=str(root))
-        self.seen: dict[Oracle, list[Update]] = {}
+        self.updates: dict[Oracle, list[Update]] = {}
         for oracle, frame in collections(self.flow).items():
-            seen = self.seen[oracle] = []
-            frame.inspect(lambda *update, to=seen: to.append(update))
+            updates = self.updates[oracle] = []
+            frame.inspect(lambda *update, to=updates: to.append(update))
         self.sessions: dict[str, Any] = {name: self.flow.session(name) for name in INPUTS}
         self.history: dict[str, list[Update]] = {name: [] for name in INPUTS}
         self.steps = 0
@@ -171,19 +171,19 @@ class Subject:
 
     def check(self) -> None:
         """The answers at every time, and the files."""
-        for oracle, seen in self.seen.items():
+        for oracle, emitted in self.updates.items():
             for moment in range(2 * self.steps):
                 now = {n: accumulate(updates, moment) for n, updates in self.history.items()}
-                wanted, found = oracle(now), accumulate(seen, moment)
-                assert found == wanted, f"{oracle.__name__} was shown wrong at {moment}: {found}"
+                wanted, actual = oracle(now), accumulate(emitted, moment)
+                assert actual == wanted, f"{oracle.__name__} was shown wrong at {moment}: {actual}"
         self.check_files()
 
     def check_files(self) -> None:
         """Check that the store has exactly the files of its state, and no empty directory."""
         named = self.flow._state.paths() | self.flow._outputs.pinned
-        found = files_of(self.flow)
-        assert found <= named, f"files that nobody needs: {short(found - named)}"
-        assert found >= named, f"files that are missing: {short(named - found)}"
+        present = files_of(self.flow)
+        assert present <= named, f"files that nobody needs: {short(present - named)}"
+        assert present >= named, f"files that are missing: {short(named - present)}"
         root = Path(self.flow._storage.root)
         empty = [str(path) for path in root.iterdir() if path.is_dir() and not any(path.iterdir())]
         assert not empty, f"directories with nothing in them: {short(empty)}"
@@ -311,8 +311,8 @@ def run_with(spark: Any, kind: Kind, place: str, number: int, root: Path) -> str
             subject.check()
             subject.go_on()
             subject.check()
-        except Exception as found:
-            raise Wrong(f"after {error!r}: {found}") from found
+        except Exception as second_error:
+            raise Wrong(f"after {error!r}: {second_error}") from second_error
     if os.path.exists(subject.flow._storage.root):
         raise Wrong("the dataflow's directory is still there")
     return "right" if error is None else "failed"
@@ -338,8 +338,8 @@ def met(subject: Subject, fault: Fault) -> BaseException | None:
     try:
         with faults.about(fault):
             subject.flow.step()
-    except (Exception, KeyboardInterrupt) as found:
-        error = found
+    except (Exception, KeyboardInterrupt) as caught:
+        error = caught
     finally:
         ended = time.monotonic()
         over.set()
@@ -384,14 +384,14 @@ def judge(subject: Subject, kind: Kind, error: BaseException | None) -> None:
     if not isinstance(error, kind.error):
         raise Wrong(f"the step raised {error!r}") from error
     if kind.act in ("full", "fill"):
-        told = str(error)
-        if "Make room" not in told or subject.flow._storage.root not in told:
-            raise Wrong(f"the message has no path or no remedy: {told}")
+        message = str(error)
+        if "Make room" not in message or subject.flow._storage.root not in message:
+            raise Wrong(f"the message has no path or no remedy: {message}")
     try:
         if not subject.flow.step():
             raise Wrong("there is nothing to do when the step is run again")
-    except Exception as found:
-        raise Wrong(f"run again the step fails: {found!r}") from found
+    except Exception as second_error:
+        raise Wrong(f"run again the step fails: {second_error!r}") from second_error
 
 
 def places_of(spark: Any, root: Path) -> Counter[str]:
@@ -486,10 +486,10 @@ def run_place(
                 tally.right += 1
             else:
                 tally.failed += 1
-        except Exception as found:
-            told = str(found) if isinstance(found, Wrong) else repr(found)
-            tally.wrong.append(f"{number}: {told}")
-            print(f"WRONG: {tally.kind}, {tally.place} {number}: {told}", flush=True)
+        except Exception as error:
+            message = str(error) if isinstance(error, Wrong) else repr(error)
+            tally.wrong.append(f"{number}: {message}")
+            print(f"WRONG: {tally.kind}, {tally.place} {number}: {message}", flush=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
     tally.seconds = time.monotonic() - started
@@ -538,8 +538,8 @@ def run_all(arguments: list[str], processes: int) -> int:
         if any(failed) or not all(file.exists() for file in files):
             print(f"a process has ended with {failed}, which is wrong")
             return 1
-        parts = [[Tally(**told) for told in json.loads(file.read_text())] for file in files]
-    tallies = [together(*alike) for alike in zip(*parts)]
+        parts = [[Tally(**values) for values in json.loads(file.read_text())] for file in files]
+    tallies = [together(*tallies_of_run) for tallies_of_run in zip(*parts)]
     print(HEADER)
     for tally in tallies:
         print(line(tally))
@@ -550,8 +550,8 @@ def run_all(arguments: list[str], processes: int) -> int:
         f"{wrong} wrong"
     )
     for tally in tallies:
-        for told in tally.wrong:
-            print(f"WRONG: {tally.kind}, {tally.place} {told}")
+        for message in tally.wrong:
+            print(f"WRONG: {tally.kind}, {tally.place} {message}")
     return wrong if runs else 1
 
 
@@ -585,11 +585,11 @@ def inputs_are_taken_over_before_the_step_is_over() -> Iterator[None]:
     commit: Any = BaseDataflow._commit
 
     def early(flow: Any, graph: Any, arrivals: Any, upper: Any, watch: Any) -> None:
-        taken = flow._state.arrival_counts
+        counts = flow._state.arrival_counts
         try:
             commit(flow, graph, arrivals, upper, watch)
         except BaseException:
-            more = {node: taken.get(node, 0) + len(new) for node, new in arrivals.items()}
+            more = {node: counts.get(node, 0) + len(new) for node, new in arrivals.items()}
             flow._state = replace(flow._state, arrival_counts=more)
             raise
 
@@ -634,8 +634,8 @@ def self_check() -> int:
                     tally = Tally(LOCAL, name, place, 9)
                     run_place(spark, kind, tally, range(1, 10, 4), Path(folder))
                 missed += not tally.wrong
-                found = f"{len(tally.wrong)} of {tally.runs} runs found it"
-                print(f"{bug.__name__}: {found}", flush=True)
+                result = f"{len(tally.wrong)} of {tally.runs} runs found it"
+                print(f"{bug.__name__}: {result}", flush=True)
     return missed
 
 

@@ -5,9 +5,8 @@ are counted across all processes, each in a file of its own that only one of the
 
     the k-th time that any process comes to the place  ⟺  it makes the file of this number
 
-so for k from 1 to the number of a step without a fault, a fault meets each of them. Nothing of the
-library knows of this: whoever is to meet a fault is patched from outside, a task by way of the
-function that it is given.
+so for k from 1 to the count of a step without a fault, a fault meets each of them. The library is
+unaware of this: the module patches its callers from outside, and a task through its function.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ from pyspark_diff.spark import task_jobs
 
 #: Seconds for which a task holds still, unless it is killed.
 WAIT = 60.0
-#: What a step may do where, in the order in which a task does it.
+#: The places of a step in its tasks, in their order in a task, and on the driver.
 IN_TASKS = ("start", "read", "kernel", "open", "write", "rename", "end")
 ON_DRIVER = ("make", "open", "write", "rename", "read", "job", "answer")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the places of a step, and where they are counted.
+    """An act at a place of a step, and the folder that counts the places.
 
     Parameters
     ----------
     folder : str
-        Where places are counted, which all processes share.
+        The folder with the counts, which all processes share.
     root : str
-        Calls for files elsewhere are nobody's.
+        Calls for files outside of this folder do not count.
     place : str
         ``task`` or ``driver``, a space, and one of `IN_TASKS` or `ON_DRIVER`.
     act : str
-        What happens there, one of `ACTS`.
+        One of `ACTS`.
     number : int
         At which of them, from 1 on.
     forever : bool
@@ -69,7 +68,7 @@ class Fault:
     forever: bool = False
 
     def reached(self, place: str) -> None:
-        """A process has come to a place."""
+        """Count that a process came to a place, and act if the fault is due."""
         number = self._claimed(place)
         if place != self.place or number < self.number:
             return
@@ -79,13 +78,13 @@ class Fault:
 
     def places(self) -> Counter[str]:
         """How often a step came to each place."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for path in Path(self.folder).glob("* *.number"):
-            found[path.name.rpartition(" ")[0]] += 1
-        return found
+            counts[path.name.rpartition(" ")[0]] += 1
+        return counts
 
     def struck(self) -> bool:
-        """Whether it has happened."""
+        """Whether the fault happened."""
         return any(Path(self.folder).glob("struck *"))
 
     def _claimed(self, place: str) -> int:
@@ -111,7 +110,7 @@ def _full(fault: Fault) -> None:
 
 
 def _fill(fault: Fault) -> None:
-    """Fill the file system to the last byte; what is done next meets that."""
+    """Fill the file system to the last byte, so that the next write fails."""
     with open(filler(fault.root), "ab", buffering=0) as file:
         for size in 1 << 20, 1 << 12, 1:
             try:
@@ -122,7 +121,7 @@ def _fill(fault: Fault) -> None:
 
 
 def filler(root: str) -> Path:
-    """The file that takes all the space around a dataflow's directory."""
+    """The file that fills the file system of a dataflow's directory."""
     return Path(root).parent / "filler"
 
 
@@ -136,7 +135,7 @@ def _kill_executor(fault: Fault) -> None:
 
 
 def _lose_executor(fault: Fault) -> None:
-    """Kill the executor, and go on with a task that nobody waits for."""
+    """Kill the executor; the task continues, but the driver no longer waits for it."""
     os.kill(executor_above(os.getpid()), signal.SIGKILL)
 
 
@@ -162,9 +161,9 @@ ACTS: dict[str, Callable[[Fault], None]] = {
 }
 
 
-# Where it happens.
+# The places.
 
-#: The fault that is about in this process, and whether this is the driver or a task.
+#: The active fault of this process, and whether the process is the driver or a task.
 _about: tuple[Fault, str] | None = None
 
 
@@ -176,11 +175,11 @@ def _reached(what: str, path: object = None) -> None:
 
 
 def _before(what: str, call: Callable[..., Any], file: int | None = None) -> Callable[..., Any]:
-    """A function that comes to a place first; it is one of files if an argument is their path."""
+    """A function that comes to a place before its call; `file` is the position of a path."""
 
-    def run(*given: Any, **options: Any) -> Any:
-        _reached(what, None if file is None else given[file])
-        return call(*given, **options)
+    def run(*args: Any, **options: Any) -> Any:
+        _reached(what, None if file is None else args[file])
+        return call(*args, **options)
 
     return run
 
@@ -194,7 +193,7 @@ def _kernels(base: type[Kernel]) -> Iterator[type[Kernel]]:
 @contextmanager
 def _patched(who: str) -> Iterator[None]:
     writer = pa.ipc.RecordBatchFileWriter
-    found: list[tuple[Any, str, Callable[..., Any]]] = [
+    patches: list[tuple[Any, str, Callable[..., Any]]] = [
         (pa, "OSFile", _before("open", pa.OSFile, 0)),
         (pa, "memory_map", _before("read", pa.memory_map, 0)),
         (writer, "write", _before("write", writer.write)),
@@ -204,7 +203,7 @@ def _patched(who: str) -> Iterator[None]:
         frame: Any = DataFrame
         if is_remote():
             from pyspark.sql.connect.dataframe import DataFrame as frame
-        found += [
+        patches += [
             (os, "makedirs", _before("make", os.makedirs, 0)),
             (frame, "mapInArrow", _with_fault(frame.mapInArrow)),
             (frame, "collect", _as_job(frame.collect)),
@@ -213,23 +212,23 @@ def _patched(who: str) -> Iterator[None]:
             (runner, "run_moved", _as_job(_moved_with_fault)),
         ]
     else:
-        found += [
+        patches += [
             (tasks, "split", _before("kernel", tasks.split)),
             (work, "merge", _before("kernel", work.merge)),
         ]
         for kind in (*_kernels(ReplayKernel), *_kernels(BilinearKernel)):
             if "__call__" in vars(kind):
-                found.append((kind, "__call__", _before("kernel", kind.__call__)))
+                patches.append((kind, "__call__", _before("kernel", kind.__call__)))
     with ExitStack() as stack:
-        for holder, name, function in found:
+        for holder, name, function in patches:
             stack.enter_context(mock.patch.object(holder, name, function))
         yield
 
 
 def _as_job(call: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*given: Any) -> Any:
+    def run(*args: Any) -> Any:
         _reached("job")
-        answer = call(*given)
+        answer = call(*args)
         _reached("answer")
         return answer
 
@@ -237,10 +236,10 @@ def _as_job(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_fault(map_in_arrow: Callable[..., Any]) -> Callable[..., Any]:
-    def run(frame: Any, function: Any, *given: Any, **options: Any) -> Any:
+    def run(frame: Any, function: Any, *args: Any, **options: Any) -> Any:
         if _about is not None:
             function = _in_task(_about[0], function)
-        return map_in_arrow(frame, function, *given, **options)
+        return map_in_arrow(frame, function, *args, **options)
 
     return run
 
@@ -260,10 +259,10 @@ def _moved_with_fault(spark: Any, makers: Any, buckets: int, do: Callable[..., A
 
 
 def _in_task(fault: Fault, function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*given: Any) -> Any:
+    def run(*args: Any) -> Any:
         with about(fault, "task"):
             _reached("start")
-            yield from function(*given)
+            yield from function(*args)
             _reached("end")
 
     return run

@@ -70,7 +70,7 @@ class Feed:
     def add(self, name: str, *changes: list[Any]) -> None:
         # As one write, so that no end leaves a part of a line.
         with open(self.path(name), "ab", buffering=0) as file:
-            file.write("".join(json.dumps(one) + "\n" for one in changes).encode())
+            file.write("".join(json.dumps(change) + "\n" for change in changes).encode())
 
     def night(self, number: int, seed: int = 0) -> None:
         """The changes between two nights: new, changed, same and deleted rows, some twice."""
@@ -94,29 +94,29 @@ class Feed:
         self.add("customers", *customers)
 
     def orders(self) -> Counter[Row]:
-        found: Counter[Row] = Counter()
+        counts: Counter[Row] = Counter()
         for op, *row in self.lines("orders"):
-            found[tuple(row)] += -1 if op == "d" else 1
-        return found
+            counts[tuple(row)] += -1 if op == "d" else 1
+        return counts
 
     def customers(self) -> dict[int, str]:
-        found: dict[int, str] = {}
+        regions: dict[int, str] = {}
         for op, key, *region in self.lines("customers"):
             if op == "d":
-                found.pop(key, None)
+                regions.pop(key, None)
             else:
-                (found[key],) = region
-        return found
+                (regions[key],) = region
+        return regions
 
 
 def view(feed: Feed) -> Counter[Row]:
     """The orders and amounts of each region, computed from the whole source."""
-    customers, found, count = feed.customers(), Counter[str](), Counter[str]()
+    customers, amounts, count = feed.customers(), Counter[str](), Counter[str]()
     for (_, customer, amount), orders in feed.orders().items():
         if customer in customers and orders:
-            found[customers[customer]] += amount * orders
+            amounts[customers[customer]] += amount * orders
             count[customers[customer]] += orders
-    return Counter({(region, count[region], found[region]): 1 for region in count})
+    return Counter({(region, count[region], amounts[region]): 1 for region in count})
 
 
 class Lines(Source):
@@ -159,7 +159,7 @@ class Written(Sink):
         path = self._folder / f"{epoch.number:06d}.json"
         if path.exists():
             demand(json.loads(path.read_text()) == rows, f"epoch {epoch.number} is another one")
-        others = [int(one.stem) for one in self._folder.glob("*.json") if one != path]
+        others = [int(file.stem) for file in self._folder.glob("*.json") if file != path]
         demand(not (epoch.is_first and others), f"epochs {others} before the first one")
         demand(max(others, default=0) < epoch.number, f"epoch {epoch.number} after {others}")
         new = path.with_suffix(".new")
@@ -168,13 +168,13 @@ class Written(Sink):
         self._behind()
 
 
-def standing(folder: Path) -> Counter[Row]:
+def contents(folder: Path) -> Counter[Row]:
     """The sum of the files of a target."""
-    found: Counter[Row] = Counter()
+    counts: Counter[Row] = Counter()
     for path in sorted(folder.glob("*.json")):
         for *row, _, diff in json.loads(path.read_text()):
-            found[tuple(row)] += diff
-    return Counter({row: n for row, n in found.items() if n})
+            counts[tuple(row)] += diff
+    return Counter({row: n for row, n in counts.items() if n})
 
 
 def nothing() -> None:
@@ -193,10 +193,10 @@ class Job:
         def program(flow: Dataflow) -> None:
             orders = flow.source("orders", Lines(self.feed, "orders", ORDERS, reads))
             customers = flow.source("customers", Lines(self.feed, "customers", CUSTOMERS, reads))
-            found = orders.join(customers, "customer").groupBy("region").agg(
+            totals = orders.join(customers, "customer").groupBy("region").agg(
                 F.count("*").alias("orders"), F.sum("amount").alias("amount")
             )
-            found.sink("view", Written(base / "target", writes, wrote))
+            totals.sink("view", Written(base / "target", writes, wrote))
 
         self.flow = Dataflow.open(
             base / "store", program, spark=spark, runner="local", retain=3, buckets=2
@@ -206,8 +206,8 @@ class Job:
         self.flow.catch_up()
 
     def check(self) -> None:
-        found, wanted = standing(self.base / "target"), view(self.feed)
-        demand(found == wanted, f"the target holds {found}, not {wanted}")
+        actual, wanted = contents(self.base / "target"), view(self.feed)
+        demand(actual == wanted, f"the target holds {actual}, not {wanted}")
         wrong = self.flow.verify()
         demand(not wrong, f"files are wrong: {wrong}")
 
@@ -302,11 +302,11 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
     """A job reports a rewritten, truncated or changed source, and then reads none of its rows."""
     tally = Tally("sources that change under a job")
 
-    def put(name: str, *rows: object, at: Path) -> None:
+    def write_rows(name: str, *rows: object, at: Path) -> None:
         (at / name).write_text("\n".join(map(json.dumps, rows)))
 
     def rewritten(at: Path) -> str | None:
-        put("1.json", {"op": "c", "id": 7, "s": "x"}, at=at)
+        write_rows("1.json", {"op": "c", "id": 7, "s": "x"}, at=at)
         return "have changed since they were read"
 
     def truncated(at: Path) -> str | None:
@@ -319,7 +319,7 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
         return None  # like a removed file: rows that were read from it stay
 
     def evolved(at: Path) -> str | None:
-        put("2.json", {"op": "c", "id": "text", "s": [1]}, at=at)
+        write_rows("2.json", {"op": "c", "id": "text", "s": [1]}, at=at)
         return "FAILED_READ_FILE|MALFORMED|malformed|PARSE"
 
     def vacuumed(at: Path) -> str | None:
@@ -331,13 +331,13 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
         return None
 
     def unknown(at: Path) -> str | None:
-        put("2.json", {"op": "merge", "id": 1}, at=at)
+        write_rows("2.json", {"op": "merge", "id": 1}, at=at)
         return "op 'merge'"
 
     for change in rewritten, truncated, emptied, evolved, vacuumed, repeated, unknown:
         at, target = folder / change.__name__ / "rows", folder / change.__name__ / "target"
         at.mkdir(parents=True)
-        put("1.json", {"op": "c", "id": 1, "s": "a"}, {"op": "c", "id": 2, "s": "b"}, at=at)
+        write_rows("1.json", {"op": "c", "id": 1, "s": "a"}, {"op": "c", "id": 2, "s": "b"}, at=at)
 
         def program(flow: Dataflow, at: Path = at, target: Path = target) -> None:
             rows = flow.source("rows", files(str(at), "id long, s string", key="id"))
@@ -350,30 +350,30 @@ def sources_that_change(spark: Any, folder: Path, options: Options) -> Iterator[
                     if not again:
                         flow.catch_up()
                         before = (at / "1.json").read_bytes()
-                        told = change(at)
+                        pattern = change(at)
                     wanted: Counter[Row] = Counter({(1, "a"): 1, (2, "b"): 1})
-                    if told is None:
+                    if pattern is None:
                         flow.catch_up()
                     else:
                         try:
                             flow.catch_up()
                         except DiffError as error:
-                            found = any(part in str(error) for part in told.split("|"))
-                            demand(found, f"{error} tells nothing of {told}")
+                            matches = any(part in str(error) for part in pattern.split("|"))
+                            demand(matches, f"{error} does not match {pattern}")
                         else:
                             demand(False, "nothing was said")
-                    demand(standing(target) == wanted, f"{standing(target)}, not {wanted}")
-            if told is not None:
+                    demand(contents(target) == wanted, f"{contents(target)}, not {wanted}")
+            if pattern is not None:
                 # After the repair of the source the job continues.
                 (at / "2.json").unlink(missing_ok=True)
                 stat = os.stat(at / "1.json")
                 (at / "1.json").write_bytes(before)
                 os.utime(at / "1.json", ns=(stat.st_atime_ns, stat.st_mtime_ns))
-                put("3.json", {"op": "d", "id": 1}, at=at)
+                write_rows("3.json", {"op": "d", "id": 1}, at=at)
                 if change in (evolved, unknown):
                     with Dataflow.open(store, program, spark=spark, runner="local") as flow:
                         flow.catch_up()
-                    demand(standing(target) == {(2, "b"): 1}, "it does not go on when mended")
+                    demand(contents(target) == {(2, "b"): 1}, "it does not go on when mended")
     yield tally
 
 
@@ -389,11 +389,11 @@ def child(base: Path, nights: int) -> None:
     def program(flow: Dataflow) -> None:
         orders = flow.source("orders", Lines(feed, "orders", ORDERS, nothing))
         customers = flow.source("customers", Lines(feed, "customers", CUSTOMERS, nothing))
-        found = orders.join(customers, "customer").groupBy("region").agg(
+        totals = orders.join(customers, "customer").groupBy("region").agg(
             F.count("*").alias("orders"), F.sum("amount").alias("amount")
         )
-        found.sink("log", change_log(str(base / "log")))
-        found.sink("now", snapshot(str(base / "now")))
+        totals.sink("log", change_log(str(base / "log")))
+        totals.sink("now", snapshot(str(base / "now")))
 
     with Dataflow.open(base / "store", program, spark=spark, runner="local") as flow:
         print("opened", flush=True)
@@ -404,10 +404,11 @@ def child(base: Path, nights: int) -> None:
         flow.catch_up()
     log = spark.read.parquet(str(base / "log"))
     total = log.groupBy("region", "orders", "amount").agg(F.sum("diff").alias("n"))
-    found = Counter({tuple(row)[:3]: row.n for row in total.where("n <> 0").collect()})
+    replayed = Counter({tuple(row)[:3]: row.n for row in total.where("n <> 0").collect()})
     now = Counter(tuple(row) for row in spark.read.parquet(str(base / "now")).collect())
     wanted = view(feed)
-    print("answer", "right" if found == wanted == now else f"{found}, {now}, {wanted}", flush=True)
+    is_right = replayed == wanted == now
+    print("answer", "right" if is_right else f"{replayed}, {now}, {wanted}", flush=True)
 
 
 def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
@@ -426,17 +427,17 @@ def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
             )
             assert process.stdout is not None
             wait = chance.choice([1, 2, 3, 5])
-            told = []
+            lines = []
             for line in process.stdout:
-                told.append(line.split(maxsplit=1))
-                if not last and len(told) > wait:
+                lines.append(line.split(maxsplit=1))
+                if not last and len(lines) > wait:
                     time.sleep(chance.random() * 2)
                     os.killpg(process.pid, signal.SIGKILL)
-                    tally.notes[f"while {told[-1][0].strip()}"] += 1
+                    tally.notes[f"while {lines[-1][0].strip()}"] += 1
             process.wait()
             kills += 1
             if last:
-                demand(told[-1] == ["answer", "right\n"], f"it ends with {told[-1]}")
+                demand(lines[-1] == ["answer", "right\n"], f"it ends with {lines[-1]}")
         if last:
             break
     yield tally
@@ -459,14 +460,15 @@ def main() -> int:
         help="the place to begin with, less than the stride: all of them together are a whole run",
     )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        child(Path(given.child[0]), int(given.child[1]))
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(Path(arguments.child[0]), int(arguments.child[1]))
         return 0
     options = Options(
-        seeds=1 if given.quick else given.seeds, stride=7 if given.quick else given.stride,
-        first=given.first,
-        random=3 if given.quick else given.kills,
+        seeds=1 if arguments.quick else arguments.seeds,
+        stride=7 if arguments.quick else arguments.stride,
+        first=arguments.first,
+        random=3 if arguments.quick else arguments.kills,
     )
     failed = False
     with tempfile.TemporaryDirectory() as folder, small_batches():
@@ -474,14 +476,14 @@ def main() -> int:
             "spark.ui.enabled": False, "spark.local.dir": f"{folder}/local",
             "spark.sql.shuffle.partitions": 2,
         })
-        spark.sparkContext.setLogLevel("OFF")  # the failures are deliberate
-        for name in given.only or GATES:
+        spark.sparkContext.setLogLevel("OFF")  # what fails here is meant to
+        for name in arguments.only or GATES:
             place = Path(folder) / name
             place.mkdir()
             for tally in GATES[name](spark, place, options):
                 print(tally.line(), flush=True)
-                for told in tally.wrong[:10]:
-                    print(f"  {told}", flush=True)
+                for message in tally.wrong[:10]:
+                    print(f"  {message}", flush=True)
                 failed = failed or bool(tally.wrong)
     return int(failed)
 

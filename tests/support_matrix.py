@@ -35,7 +35,7 @@ PAGE = Path(__file__).parent.parent / "docs/support-matrix.md"
 Program = Callable[[DiffFrame, DiffFrame], DiffFrame]
 
 
-def _one(key: tuple[Any, ...], values: Any) -> list[tuple[int]]:
+def _single_record(key: tuple[Any, ...], values: Any) -> list[tuple[int]]:
     return [(len(values),)]
 
 
@@ -76,7 +76,7 @@ def _least(p: DiffFrame, q: DiffFrame) -> DiffFrame:
 @lru_cache
 def programs() -> dict[str, dict[str, Program]]:
     """By groups and names the operators. ``p`` has columns k and v, ``q`` has k and w."""
-    by, every = Window.partitionBy("k").orderBy("v"), Window.orderBy("v", "k")
+    by, ordered = Window.partitionBy("k").orderBy("v"), Window.orderBy("v", "k")
     return {
         "Without state": {
             "`select`, `withColumn`, `drop`": lambda p, q: p.select((F.col("v") + 1).alias("v")),
@@ -133,7 +133,7 @@ def programs() -> dict[str, dict[str, Program]]:
             "`top_k` per key": lambda p, q: p.top_k(2, "v", per="k"),
             "`top_k` of all": lambda p, q: p.top_k(2, "v"),
             "`dropDuplicates(columns)`": lambda p, q: p.dropDuplicates(["k"]),
-            "`reduce`": lambda p, q: p.reduce(_one, "n long", key="k"),
+            "`reduce`": lambda p, q: p.reduce(_single_record, "n long", key="k"),
             "`cogroup`":
                 lambda p, q: p.groupBy("k").cogroup(q.groupBy("k")).reduce(_both, "n long"),
         },
@@ -149,7 +149,7 @@ def programs() -> dict[str, dict[str, Program]]:
             "`row_number`, `rank` of the first":
                 lambda p, q: p.withColumn("r", F.rank().over(by)).where("r <= 2"),
             "`first`, `last`": _windowed(F.first("v").over(by)),
-            "any of them without `partitionBy`": _windowed(F.rank().over(every)),
+            "any of them without `partitionBy`": _windowed(F.rank().over(ordered)),
         },
         "Times": {
             "`expire_after`": lambda p, q: p.expire_after(_interval(p, 100)),
@@ -207,18 +207,18 @@ class Row:
 
 
 def build(
-    p: DiffFrame, q: DiffFrame, around: Callable[[Program, DiffFrame, DiffFrame], DiffFrame]
+    p: DiffFrame, q: DiffFrame, place_in: Callable[[Program, DiffFrame, DiffFrame], DiffFrame]
 ) -> tuple[dict[str, DiffFrame], dict[str, str]]:
-    """All operators that are not refused, kept, and by what error the others are."""
-    made, refused = {}, {}
+    """The kept frames of all accepted operators, and the error type of each refused one."""
+    frames, refused = {}, {}
     for group, name in names():
         try:
-            made[name] = around(programs()[group][name], p, q)
-            made[name].keep(f"{group}: {name}")
+            frames[name] = place_in(programs()[group][name], p, q)
+            frames[name].keep(f"{group}: {name}")
         except DiffError as error:
             refused[name] = type(error).__name__
-            made.pop(name, None)
-    return made, refused
+            frames.pop(name, None)
+    return frames, refused
 
 
 def _plainly(program: Program, p: DiffFrame, q: DiffFrame) -> DiffFrame:
@@ -228,18 +228,18 @@ def _plainly(program: Program, p: DiffFrame, q: DiffFrame) -> DiffFrame:
 def _in_a_loop(program: Program, p: DiffFrame, q: DiffFrame) -> DiffFrame:
     with Loop() as loop:
         x = loop.variable(p)
-        found = program(x, q)
+        result = program(x, q)
         x.set(x)
-    return loop.leave(found)
+    return loop.leave(result)
 
 
-def standing(
-    flow: Any, made: dict[str, DiffFrame], times: Sequence[Any] = (1, 2)
+def answers_after_change(
+    flow: Any, frames: dict[str, DiffFrame], times: Sequence[Any] = (1, 2)
 ) -> dict[str, Answer]:
     """The answers of operators after the first records and a change."""
     load(flow, times[0])
     change(flow, times[1])
-    return answers(made)
+    return answers(frames)
 
 
 def load(flow: Any, time: Any) -> None:
@@ -254,11 +254,11 @@ def change(flow: Any, time: Any) -> None:
     flow.advance_to(time)
 
 
-def answers(made: dict[str, DiffFrame]) -> dict[str, Answer]:
+def answers(frames: dict[str, DiffFrame]) -> dict[str, Answer]:
     """The present answers of operators."""
     return {
         # Lists and the like can be counted as texts only.
-        name: Counter(map(str, frame.at().collect())) for name, frame in made.items()
+        name: Counter(map(str, frame.at().collect())) for name, frame in frames.items()
     }
 
 
@@ -270,23 +270,23 @@ def inputs(flow: Any) -> tuple[DiffFrame, DiffFrame]:
 def _places(
     spark: Any, folder: str, runner: str, *, run: bool
 ) -> tuple[dict[str, tuple[dict[str, Answer], Any]], dict[str, Any]]:
-    """By place of an operator its answers there and its refusals; and the explanation of each."""
-    found: dict[str, Any] = {}
-    told: dict[str, Any] = {}
-    for place, around in (("plain", _plainly), ("loop", _in_a_loop)):
+    """The answers and refusals of operators by place, and the explanation of each operator."""
+    places: dict[str, Any] = {}
+    explanations: dict[str, Any] = {}
+    for place, place_in in (("plain", _plainly), ("loop", _in_a_loop)):
         with Dataflow(spark, runner=runner, buckets=2) as flow:
-            made, refused = build(*inputs(flow), around)
+            frames, refused = build(*inputs(flow), place_in)
             if place == "plain":
-                told = {name: frame.explain() for name, frame in made.items()}
-            found[place] = standing(flow, made) if run else {}, refused
+                explanations = {name: frame.explain() for name, frame in frames.items()}
+            places[place] = answers_after_change(flow, frames) if run else {}, refused
     with Dataflow(spark, runner=runner, buckets=2, time_type="struct<a: int, b: int>") as flow:
-        made, refused = build(*inputs(flow), _plainly)
+        frames, refused = build(*inputs(flow), _plainly)
         times = [(1, 0), (2, 0)]
-        found["structs"] = standing(flow, made, times) if run else {}, refused
+        places["structs"] = answers_after_change(flow, frames, times) if run else {}, refused
     known: dict[str, Any] = {}
 
     def program(flow: Any) -> None:
-        known["made"], known["refused"] = build(*inputs(flow), _plainly)
+        known["frames"], known["refused"] = build(*inputs(flow), _plainly)
 
     def opened() -> Any:
         return Dataflow.open(f"{folder}/store", program, spark=spark, runner=runner, buckets=2)
@@ -297,8 +297,8 @@ def _places(
     if run:
         with opened() as flow:
             change(flow, 2)
-            found["store"] = answers(known["made"]), known["refused"]
-    return {**found, "store": found.get("store", ({}, known["refused"]))}, told
+            places["store"] = answers(known["frames"]), known["refused"]
+    return {**places, "store": places.get("store", ({}, known["refused"]))}, explanations
 
 
 def _form(operators: Iterable[Any]) -> str:
@@ -324,31 +324,33 @@ def rows(
     AssertionError
         If an operator is refused in no loop, or gives something else in another place.
     """
-    found, explained = _places(spark, folder, runner, run=run)
-    plain, refused = found.pop("plain")
+    places, explained = _places(spark, folder, runner, run=run)
+    plain, refused = places.pop("plain")
     assert not refused, refused
     if like is not None:
         assert like in ({}, plain), "answers differ between the runners"
         like.update(plain)
-    for place, (other, _) in found.items():
+    for place, (other, _) in places.items():
         for name, answer in other.items():
             assert answer == plain[name], f"{name} differs in {place}"
-    made = []
+    table = []
     for group, name in names():
-        told = explained[name]
+        explanation = explained[name]
         # An arrangement that only reads use is no part of the operator.
-        parts = [one for one in told.operators if one.readers != ("at, to_df",)]
-        keeps = sum(one.arranged_by is not None for one in parts)
-        scopes = {reason.scope for reason in told.reasons}
-        worst = next((scope for scope in reversed(SCOPES) if scope in scopes), "change")
-        codes = ", ".join(sorted(f"`{reason}`" for reason in set(told.reasons)))
-        where = [
-            "no" if name in found[place][1] else "yes" for place in ("loop", "structs", "store")
+        parts = [
+            operator for operator in explanation.operators if operator.readers != ("at, to_df",)
         ]
-        made.append(Row(
+        keeps = sum(operator.arranged_by is not None for operator in parts)
+        scopes = {reason.scope for reason in explanation.reasons}
+        worst = next((scope for scope in reversed(SCOPES) if scope in scopes), "change")
+        codes = ", ".join(sorted(f"`{reason}`" for reason in set(explanation.reasons)))
+        where = [
+            "no" if name in places[place][1] else "yes" for place in ("loop", "structs", "store")
+        ]
+        table.append(Row(
             group, name, _form(parts), str(keeps or ""), worst, codes, *where,
         ))
-    return made
+    return table
 
 
 _HEAD = """# Support matrix
@@ -378,10 +380,10 @@ the driver and of jobs, and `ci/connect` runs the test of this page over Spark C
 """
 
 
-def page(made: Iterable[Row]) -> str:
+def page(table: Iterable[Row]) -> str:
     """The page as Markdown."""
     lines, group = [_HEAD], ""
-    for row in made:
+    for row in table:
         if row.group != group:
             group = row.group
             lines += [
@@ -401,12 +403,12 @@ def main() -> int:
     spark = pyspark_diff.session("ci/support_matrix", master="local[2]", memory="1g")
     with tempfile.TemporaryDirectory(prefix="matrix-") as folder:
         standing_at: dict[str, Answer] = {}
-        found = rows(spark, f"{folder}/local", like=standing_at)
+        table = rows(spark, f"{folder}/local", like=standing_at)
         # The explanations and the answers do not depend on the runner.
-        assert rows(spark, f"{folder}/spark", "spark", like=standing_at) == found
+        assert rows(spark, f"{folder}/spark", "spark", like=standing_at) == table
     spark.stop()
-    PAGE.write_text(page(found), encoding="utf-8")
-    print(page(found))
+    PAGE.write_text(page(table), encoding="utf-8")
+    print(page(table))
     return 0
 
 
