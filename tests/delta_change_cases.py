@@ -1,6 +1,7 @@
 """A Delta table that a sink writes, other writers change, and a source reads.
 
     a source:  the rows before  +  the changes since  =  the table, or an error of the reason
+
     a sink:    the table  =  the collection, or an error of the reason and nothing was written
 
 After an error of the sink, the remedy of its message is run, and the sink writes the same epoch.

@@ -1,6 +1,7 @@
 """All properties and features of the Delta of this session, and all statements of its parsers.
 
     a source:  the rows before  +  the changes since  =  the table, by its files and by Spark
+
     a sink:    the table  =  the collection, or an error of the reason and nothing was written
 
 Delta and Spark list their properties, features and statements. A new one fails the first test
@@ -50,8 +51,8 @@ def refused(condition, *statements):
             # Delta's errors of its own classes have no class in Python.
             with pytest.raises((PySparkException, Py4JError)) as raised:
                 spark.sql(statement.replace("{t}", f"delta.`{folder}`"))
-            found = f"{getattr(raised.value, 'getCondition', str)()} {raised.value}"
-            assert condition in found, (statement, found[:500])
+            message = f"{getattr(raised.value, 'getCondition', str)()} {raised.value}"
+            assert condition in message, (statement, message[:500])
 
     fails.statements = statements
     return fails
@@ -66,8 +67,7 @@ def manifest(spark, folder):
 
 
 DAYS = "interval 2 days"
-#: Each property is in one of these changes, in a table with a change feed, without, or with mapped
-#: columns.
+#: One change for each property: in a table with a change feed, without one, or with mapped columns.
 PROPERTIES = {
     "feed": [
         change(properties(
@@ -241,13 +241,13 @@ def listed(spark, owner, method):
 def rules(spark, parser):
     """The rules of a parser for a statement, or for a part that decides its kind."""
     loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    found = {}
+    names_of = {}
     for rule in spark._jvm.java.lang.Class.forName(parser, True, loader).getClasses():
         if rule.getSuperclass() is not None:
             base = rule.getSuperclass().getSimpleName()
-            found.setdefault(base, set()).add(rule.getSimpleName().removesuffix("Context"))
+            names_of.setdefault(base, set()).add(rule.getSimpleName().removesuffix("Context"))
     bases = "StatementContext", "DmlStatementNoWithContext", "InsertIntoContext"
-    return set().union(*(found.get(base, set()) for base in bases))
+    return set().union(*(names_of.get(base, set()) for base in bases))
 
 
 def named(groups, prefix):
@@ -283,12 +283,12 @@ def current(spark, folder):
         "id", "v", "n"))
 
 
-def probed(spark, tmp_path, given, changes, files):
-    """Run the changes on the tables of two sinks, of which one is read.
+def probed(spark, tmp_path, options, changes, files):
+    """Run the changes on the tables of two sinks, and read the first table.
 
     Parameters
     ----------
-    given : dict
+    options : dict
         Properties of the tables.
     changes : list of Change
     files : bool
@@ -300,8 +300,8 @@ def probed(spark, tmp_path, given, changes, files):
             patch.setattr(MODULES[1], "delta_files", lambda *_: None)
         rows, feed = flow.input("rows", "id int, v string, n int", key="id")
         rows.keep("rows")
-        rows.sink("merged", delta_merge(folder, key="id", properties=given))
-        rows.sink("history", delta_history(past, key="id", properties=given))
+        rows.sink("merged", delta_merge(folder, key="id", properties=options))
+        rows.sink("history", delta_history(past, key="id", properties=options))
         feed.upsert([(-1, "a", 1), (-2, "b", 1), (-3, "c", 1), (1, "d", 1)])
         flow.advance_to(1)
         readers = Readers(spark, folder)
@@ -368,8 +368,8 @@ PARTITIONED = {
 @pytest.mark.parametrize("name", PARTITIONED)
 @pytest.mark.parametrize("feed", [True, False])
 def test_files_of_partitioned_tables(spark, tmp_path, name, feed):
-    given = {**PARTITIONED[name], "delta.enableChangeDataFeed": str(feed).lower()}
-    listed = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
+    options = {**PARTITIONED[name], "delta.enableChangeDataFeed": str(feed).lower()}
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
     target = f"delta.`{tmp_path}/t`"
     spark.sql(f"CREATE TABLE {target} (id INT, v STRING, n INT) USING delta "
               f"PARTITIONED BY (n) TBLPROPERTIES ({listed})")

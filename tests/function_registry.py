@@ -113,23 +113,23 @@ def examples(spark, name: str) -> list[str]:
     if name in EXAMPLES:
         return [EXAMPLES[name]]
     rows = spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
-    return [found.strip() for row in rows for found in _EXAMPLE.findall(row[0] + "\n")]
+    return [example.strip() for row in rows for example in _EXAMPLE.findall(row[0] + "\n")]
 
 
 def calls(spark, name: str) -> list[Call]:
     """The first call in the examples of a function that Spark accepts, if there is one."""
     if name in APART:
         return [Call(APART[name][0], "SELECT 1 AS c")]
-    made = []
+    accepted = []
     for text in examples(spark, name):
         over = _FROM.match(text)
         if over is None:
-            made += _over_columns(spark, text)
+            accepted += _over_columns(spark, text)
         else:
-            made += _over_values(spark, name, *over.groups())
-        if made:
+            accepted += _over_values(spark, name, *over.groups())
+        if accepted:
             break
-    return made[:1]
+    return accepted[:1]
 
 
 def _over_columns(spark, text: str) -> list[Call]:
@@ -143,22 +143,22 @@ def _over_columns(spark, text: str) -> list[Call]:
 
 
 def _with_columns(text: str, places: list[re.Match[str]], chosen: list[int]) -> Call:
-    made, at = "", 0
+    rewritten, at = "", 0
     for number, place in enumerate(places):
-        made += text[at:place.start()]
-        made += f"c{number}" if number in chosen else place[0]
+        rewritten += text[at:place.start()]
+        rewritten += f"c{number}" if number in chosen else place[0]
         at = place.end()
     columns = ", ".join(f"{places[n][0]} AS c{n}" for n in chosen)
-    one = f"SELECT {columns or '1 AS c'}"
+    row = f"SELECT {columns or '1 AS c'}"
     nulls = ", ".join(f"if(n_ = 0, {places[n][0]}, NULL) AS c{n}" for n in chosen)
-    rows = f"SELECT {nulls} FROM (SELECT explode(array(0, 0, 1)) AS n_)" if chosen else one
-    return Call(made + text[at:], rows)
+    rows = f"SELECT {nulls} FROM (SELECT explode(array(0, 0, 1)) AS n_)" if chosen else row
+    return Call(rewritten + text[at:], rows)
 
 
 def _over_values(spark, name: str, selected: str, rows: str) -> list[Call]:
     """The parts of a selection that call the function, over rows that an example has."""
     rows = re.split(r"\b(?:GROUP|ORDER|HAVING|WHERE|LIMIT)\b", rows, flags=re.IGNORECASE)[0]
-    made = []
+    accepted = []
     for part in _parts(selected):
         # The order of an example has ties.
         part = re.sub(r"\bORDER BY (\w+)\)", r"ORDER BY \1, n_)", part)
@@ -166,8 +166,8 @@ def _over_values(spark, name: str, selected: str, rows: str) -> list[Call]:
         if re.search(rf"(?<!\w){re.escape(name)}\s*\(", part, re.IGNORECASE) and (
             _is_accepted(spark, call)
         ):
-            made.append(call)
-    return made
+            accepted.append(call)
+    return accepted
 
 
 def _parts(text: str) -> list[str]:
@@ -209,7 +209,7 @@ class Probe:
         frame = spark.createDataFrame(frame.collect(), frame.schema)
         self.frame = frame
         self.rows, self.rows_in = self.flow.input("rows", frame.schema)
-        self.kept: dict[str, Any] = {}
+        self.collections: dict[str, Any] = {}
         self.outcomes: dict[str, str] = {}
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class Probe:
                 self.outcomes[place] = SPARK
                 continue
             try:
-                self.kept[place] = self.ours(place).keep(place)
+                self.collections[place] = self.ours(place).keep(place)
                 self.outcomes[place] = RIGHT
             except DiffError:
                 self.outcomes[place] = REFUSED
@@ -278,7 +278,7 @@ class Probe:
         if fails:
             with pytest.raises(DiffError):
                 self.flow.advance_to(2)
-            self.outcomes |= {place: FAILS for place in self.kept}
+            self.outcomes |= {place: FAILS for place in self.collections}
         else:
             self.flow.advance_to(2)
             self.check(rows[1:])
@@ -297,10 +297,10 @@ class Probe:
         frame = self.spark.createDataFrame(rows, self.frame.schema)
         loose = self.name in UNORDERED
         passing: list[str] = []
-        if "where" in self.kept:
+        if "where" in self.collections:
             passing = [row["n_"] for row in self.where_in(frame).select("n_").collect()]
-        for place, kept in self.kept.items():
-            ours = [tuple(row) for row in kept.at().collect()]
+        for place, collection in self.collections.items():
+            ours = [tuple(row) for row in collection.at().collect()]
             if place in ("where", "loop"):
                 wanted = [tuple(row) for row in rows if row["n_"] in passing]
             elif place == "join":
@@ -326,7 +326,7 @@ def shown(rows: list[Any], loose: bool) -> list[str]:
         if isinstance(value, (list, str)) and loose:
             return str(sorted(map(repr, value)))
         if isinstance(value, dict):
-            return str(sorted((text(key), text(held)) for key, held in value.items()))
+            return str(sorted((text(key), text(item)) for key, item in value.items()))
         if isinstance(value, float):
             return f"{value:.9g}"
         return repr(value)

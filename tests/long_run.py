@@ -36,10 +36,10 @@ def _joined(a: Records, b: Records) -> Records:
 
 
 def _counts(a: Records, b: Records) -> Records:
-    found: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     for (k, _), m in a.items():
-        found[k] += m
-    return Counter({(k, n): 1 for k, n in found.items() if n})
+        counts[k] += m
+    return Counter({(k, n): 1 for k, n in counts.items() if n})
 
 
 #: By name a collection, as a dataflow makes it, as a dictionary does, and its inputs.
@@ -86,7 +86,7 @@ def readable(arrangement: Any, time: int) -> bool:
 
 
 class LongRun:
-    """A dataflow and its model. It holds state: both."""
+    """A dataflow and its model."""
 
     def __init__(self, spark: Any, root: str, seed: int):
         self.spark, self.root = spark, root
@@ -97,8 +97,8 @@ class LongRun:
         #: The latest time at which each may first be known. A late collection reads the
         #: inputs that were kept then, and one input may be ahead of the other.
         self.known = dict.fromkeys(self.names, 0)
-        self.taken: dict[str, list[Update]] = {"a": [], "b": []}
-        self.given: dict[str, list[Update]] = {"a": [], "b": []}
+        self.processed: dict[str, list[Update]] = {"a": [], "b": []}
+        self.pending: dict[str, list[Update]] = {"a": [], "b": []}
         #: Up to where inputs were advanced, and where the last commit has that.
         self.now, self.stood = {"a": 0, "b": 0}, {"a": 0, "b": 0}
         #: By commit its collections, and the names of new ones.
@@ -106,7 +106,7 @@ class LongRun:
         #: The collections after the last step.
         self.here: dict[str, Kept] = {}
         self.readers: list[StateReader] = []
-        self.held: list[tuple[Any, str, int]] = []
+        self.holds: list[tuple[Any, str, int]] = []
         self.done: Counter[str] = Counter()
         self.open()
 
@@ -126,9 +126,9 @@ class LongRun:
             self.root, self.write, spark=self.spark, runner="local", buckets=2, retain=RETAIN,
             on_change="extend",
         )
-        self.given = {"a": [], "b": []}
+        self.pending = {"a": [], "b": []}
         self.now = dict(self.stood)
-        self.held = []
+        self.holds = []
         for name in "ab":
             self.expect(self.flow.session(name).time(), self.now[name], f"time of {name}")
 
@@ -141,21 +141,21 @@ class LongRun:
         """Check the collections of a reader. A commit of an opening has those of the one
         before."""
         past, new = self.past[max(number for number in self.past if number <= reader.commit)]
-        found = set(reader)
-        if not set(past) <= found <= {*past, *new}:
-            raise Wrong(f"{what}: {sorted(found)} and not {sorted(past)}, with {sorted(new)}")
-        for name, kept in past.items():
-            self.expect(reader[name].frontier(), kept.frontier, f"frontier of {name}")
-            self.expect_last(reader[name], kept, f"{name} {what}")
+        names = set(reader)
+        if not set(past) <= names <= {*past, *new}:
+            raise Wrong(f"{what}: {sorted(names)} and not {sorted(past)}, with {sorted(new)}")
+        for name, state in past.items():
+            self.expect(reader[name].frontier(), state.frontier, f"frontier of {name}")
+            self.expect_last(reader[name], state, f"{name} {what}")
 
     def note(self) -> None:
         """Note the collections of the commit of a step or a discard. Removed ones are not
         in it. Before a step it has a new one only if an earlier commit had it."""
-        here = {name: kept for name, kept in self.here.items()
+        here = {name: state for name, state in self.here.items()
                 if name in self.names and name not in self.fresh}
         self.past[self.last()] = here, frozenset(self.fresh)
 
-    def kept(self, name: str) -> Kept:
+    def state_after_step(self, name: str) -> Kept:
         """A collection after the last step."""
         frontier = self.frontier(name)
         return Kept(frontier, self.known[name], self.expected(name, frontier - 1))
@@ -166,46 +166,46 @@ class LongRun:
         return min(self.stood[source] for source in OUTPUTS[name][2])
 
     def expected(self, name: str, time: int) -> Records:
-        a, b = (self.standing(source, time) for source in "ab")
-        found = OUTPUTS[name][1](a, b)
-        return Counter({record: n for record, n in found.items() if n})
+        a, b = (self.contents(source, time) for source in "ab")
+        records = OUTPUTS[name][1](a, b)
+        return Counter({record: n for record, n in records.items() if n})
 
-    def standing(self, source: str, time: int) -> Records:
-        found: Records = Counter()
-        for record, at, diff in self.taken[source]:
+    def contents(self, source: str, time: int) -> Records:
+        counts: Records = Counter()
+        for record, at, diff in self.processed[source]:
             if at <= time:
-                found[record] += diff
-        return found
+                counts[record] += diff
+        return counts
 
-    def expect(self, found: object, expected: object, what: str) -> None:
-        if found != expected:
-            raise Wrong(f"{what}: {found!r} and not {expected!r}"[:900])
+    def expect(self, actual: object, expected: object, what: str) -> None:
+        if actual != expected:
+            raise Wrong(f"{what}: {actual!r} and not {expected!r}"[:900])
 
-    def expect_last(self, collection: Any, kept: Kept, what: str) -> None:
+    def expect_last(self, collection: Any, state: Kept, what: str) -> None:
         """The latest complete time can be read. A late collection is unknown at times at
         which its inputs were not kept, and raises an error until its frontier is later."""
-        arrangement, time = arrangement_of(collection), kept.frontier - 1
-        self.expect(arrangement.trace.upper.bound, kept.frontier, f"frontier of {what}")
-        self.expect(readable(arrangement, kept.frontier), False, f"{what} beyond its frontier")
+        arrangement, time = arrangement_of(collection), state.frontier - 1
+        self.expect(arrangement.trace.upper.bound, state.frontier, f"frontier of {what}")
+        self.expect(readable(arrangement, state.frontier), False, f"{what} beyond its frontier")
         since = arrangement.trace.since.bound
-        if since is None or since > max(time, kept.known):
-            raise Wrong(f"{what}: known from {since} on, and not from {max(time, kept.known)} on")
+        if since is None or since > max(time, state.known):
+            raise Wrong(f"{what}: known from {since} on, and not from {max(time, state.known)} on")
         self.done["known" if since <= time else "not known yet"] += 1
         self.expect(readable(arrangement, time), since <= time, f"whether {what} can be read")
         if since <= time:
-            self.expect(self.at(collection, time), kept.records, what)
+            self.expect(self.at(collection, time), state.records, what)
 
     @staticmethod
     def at(collection: Any, time: int) -> Records:
-        found: Records = Counter()
+        counts: Records = Counter()
         for (*record, when, diff), number in rows_of(collection).items():
             if when <= time:
-                found[tuple(record)] += diff * number
-        return Counter({record: n for record, n in found.items() if n})
+                counts[tuple(record)] += diff * number
+        return Counter({record: n for record, n in counts.items() if n})
 
     def check(self) -> None:
-        for name, kept in self.here.items():
-            self.expect_last(self.flow[name], kept, name)
+        for name, state in self.here.items():
+            self.expect_last(self.flow[name], state, name)
 
     # Actions.
 
@@ -216,17 +216,17 @@ class LongRun:
             for _ in range(self.chance.choice([1, 2, 9]))
         ]
         self.flow.session(source).insert(records)
-        self.given[source] += [(record, self.now[source], 1) for record in records]
+        self.pending[source] += [(record, self.now[source], 1) for record in records]
 
     def remove(self) -> None:
         source = self.chance.choice("ab")
-        there = self.standing(source, 1 << 60)
-        for record, _, diff in self.given[source]:
+        there = self.contents(source, 1 << 60)
+        for record, _, diff in self.pending[source]:
             there[record] += diff
         records = [record for record, n in there.items() if n > 0][:self.chance.randint(1, 3)]
         if records:
             self.flow.session(source).remove(records)
-            self.given[source] += [(record, self.now[source], -1) for record in records]
+            self.pending[source] += [(record, self.now[source], -1) for record in records]
 
     def advance(self) -> None:
         for source in self.chance.choice(["a", "b", "ab", "ab", "ab"]):
@@ -238,11 +238,11 @@ class LongRun:
         self.know()
         self.flow.step()
         for source in "ab":
-            self.taken[source] += self.given[source]
-        self.given = {"a": [], "b": []}
+            self.processed[source] += self.pending[source]
+        self.pending = {"a": [], "b": []}
         self.stood = dict(self.now)
         self.fresh = set()
-        self.here = {name: self.kept(name) for name in self.names}
+        self.here = {name: self.state_after_step(name) for name in self.names}
         if self.last() > last:
             self.note()
         self.check()
@@ -265,10 +265,10 @@ class LongRun:
     def discard(self) -> None:
         source, last = self.chance.choice("ab"), self.last()
         self.flow.session(source).discard()
-        self.given[source] = []
+        self.pending[source] = []
         # A discard also drops processed updates at times that no step released yet.
         stood = self.stood[source]
-        self.taken[source] = [update for update in self.taken[source] if update[1] < stood]
+        self.processed[source] = [update for update in self.processed[source] if update[1] < stood]
         if self.last() > last:
             self.note()
 
@@ -284,12 +284,12 @@ class LongRun:
         name = self.chance.choice(self.names)
         time = self.frontier(name) - 1
         if name not in self.fresh and readable(arrangement_of(self.flow[name]), time):
-            self.held.append((self.flow[name].hold(time), name, time))
-            if len(self.held) > 3:
-                self.held.pop(0)[0].release()
+            self.holds.append((self.flow[name].hold(time), name, time))
+            if len(self.holds) > 3:
+                self.holds.pop(0)[0].release()
 
     def read_held(self) -> None:
-        for _, name, time in self.held:
+        for _, name, time in self.holds:
             self.expect(readable(arrangement_of(self.flow[name]), time), True, f"{name} is held")
             self.expect(self.at(self.flow[name], time), self.expected(name, time), name)
 
@@ -299,25 +299,25 @@ class LongRun:
         time = self.chance.randrange(max(self.now.values()) + 1)
         since = max(self.frontier(name) - 1, self.known.get(name, 0))
         try:
-            found = self.flow[name].at(time, allow_negative=True).collect()
+            rows = self.flow[name].at(time, allow_negative=True).collect()
         except NotReadableError:
             if name not in self.fresh and since <= time < self.frontier(name):
                 raise
             return
         expected = self.expected(name, time)
-        self.expect(Counter(map(tuple, found)), +expected, f"{name} at {time}")
+        self.expect(Counter(map(tuple, rows)), +expected, f"{name} at {time}")
 
     def changes(self) -> None:
-        if self.held:
-            _, name, first = self.held[0]
+        if self.holds:
+            _, name, first = self.holds[0]
             last = self.frontier(name) - 1
-            found: Records = Counter()
+            counts: Records = Counter()
             for *record, _, diff in self.flow[name].changes(first, last).collect():
-                found[tuple(record)] += diff
+                counts[tuple(record)] += diff
             before, after = self.expected(name, first), self.expected(name, last)
             after.subtract(before)
             self.expect(
-                {r: n for r, n in found.items() if n}, {r: n for r, n in after.items() if n},
+                {r: n for r, n in counts.items() if n}, {r: n for r, n in after.items() if n},
                 f"changes of {name}",
             )
 

@@ -1,4 +1,4 @@
-"""What tests/sql/test_views.py runs, in a Spark that knows Delta.
+"""The cases that tests/sql/test_views.py runs in a Spark session with Delta.
 
     after a refresh:  the target  =  plain Spark's answer at the recorded source versions
 """
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from delta_session import spark  # noqa: F401 - the session of these cases
+from delta_session import spark  # noqa: F401 - the fixture
 from snippets import run_page
 
 import pyspark_diff
@@ -68,8 +68,8 @@ def answer(spark, query, versions=()):  # noqa: F811
 
 def last_write(spark, table):  # noqa: F811
     history = spark.sql(f"DESCRIBE HISTORY {table}")
-    told = [row.userMetadata for row in history.orderBy("version").collect() if row.userMetadata]
-    return json.loads(told[-1])
+    texts = [row.userMetadata for row in history.orderBy("version").collect() if row.userMetadata]
+    return json.loads(texts[-1])
 
 
 def change(spark, shop, draw):  # noqa: F811
@@ -104,9 +104,9 @@ def test_target_is_the_answer_of_plain_spark(spark, shop, tmp_path, kind):  # no
         # Later statements may change no row.
         assert done.changed or number
         assert rows(spark, f"{shop}.target") == answer(spark, query, done.versions)
-        told = last_write(spark, f"{shop}.target")["sources"]
+        sources = last_write(spark, f"{shop}.target")["sources"]
         if kind == "grouped" and done.rows_out:
-            versions = {name: offset["version"] for name, offset in told.items()}
+            versions = {name: offset["version"] for name, offset in sources.items()}
             assert versions == done.versions
         change(spark, shop, draw)
         change(spark, shop, draw)
@@ -161,7 +161,7 @@ def test_a_target_of_others_is_named_before_anything_is_read(
     view.refresh()
     spark.sql(f"INSERT INTO {shop}.orders VALUES (8, 1, 1)")
     view.refresh()
-    statements, told = {
+    statements, message = {
         "written": ([f"DELETE FROM {target} WHERE region = 'north'"],
                     "was written by others, DELETE in version"),
         "restored": ([f"RESTORE TABLE {target} TO VERSION AS OF {last_version(spark, target) - 1}"],
@@ -175,12 +175,12 @@ def test_a_target_of_others_is_named_before_anything_is_read(
     for statement in statements:
         spark.sql(statement)
     spark.sql(f"INSERT INTO {shop}.orders VALUES (9, 2, 100)")
-    if told is None:
+    if message is None:
         assert view.refresh().changed
     else:
         before = spark.sql(f"SELECT * FROM {target}").collect() if event != "gone" else None
         for _ in range(2):
-            with pytest.raises(SinkError, match=told):
+            with pytest.raises(SinkError, match=message):
                 view.refresh()
         if event != "gone":
             assert spark.sql(f"SELECT * FROM {target}").collect() == before
@@ -302,11 +302,11 @@ def test_a_changed_query_is_planned_and_approved(spark, shop, tmp_path):  # noqa
         assert plan.rows == 4
         with pytest.raises(ProgramChangedError, match="policy='strict' refuses"):
             view.refresh()
-    seen = []
-    with view_of(spark, shop, tmp_path, query=query, approve=lambda p: seen.append(p)) as view:
+    plans = []
+    with view_of(spark, shop, tmp_path, query=query, approve=lambda p: plans.append(p)) as view:
         with pytest.raises(ProgramChangedError, match="was not approved"):
             view.refresh()
-    assert seen[0].rebuilt == (f"{shop}.target",)
+    assert plans[0].rebuilt == (f"{shop}.target",)
     (tmp_path / "store" / "state-1" / "data" / "note.txt").write_text("not of the store")
     with view_of(spark, shop, tmp_path, query=query, approve=lambda plan: True) as view:
         view.refresh()
@@ -348,9 +348,9 @@ def test_a_folder_of_views_is_one_dataflow(
     assert "first load" in capsys.readouterr().out
     spark.sql(f"UPDATE {shop}.orders SET amount = 1 WHERE id = 2")
     assert __main__.main(["explain", str(folder)]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("read changes: 2 rows") and f"{shop}.a_top, merged by region" in told
-    assert f"reads spark_catalog.{shop}.revenue" in told
+    output = capsys.readouterr().out
+    assert output.startswith("read changes: 2 rows") and f"{shop}.a_top, merged by region" in output
+    assert f"reads spark_catalog.{shop}.revenue" in output
     assert __main__.main(["refresh", str(folder)]) == 0
     assert "2 rows in" in capsys.readouterr().out
     query = f"SELECT region, revenue FROM ({revenue(shop)}) WHERE revenue > 5"
@@ -393,20 +393,20 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
         frame = spark.read.table(target).where("is_current").drop(*added)
         return Counter(map(tuple, frame.collect()))
 
-    def view(query, **given):
+    def view(query, **options):
         return pyspark_diff.materialized_view(
-            spark, target, query, store=str(tmp_path), history="scd2", comment="past", **given)
+            spark, target, query, store=str(tmp_path), history="scd2", comment="past", **options)
 
-    with view(query) as made:
-        made.refresh()
+    with view(query) as opened:
+        opened.refresh()
         assert current() == answer(spark, query)
         spark.sql(f"UPDATE {shop}.orders SET amount = 11 WHERE id = 1")
-        made.refresh()
+        opened.refresh()
         assert current() == answer(spark, query)
         assert spark.read.table(target).count() == 3
     other = query + " HAVING sum(amount) < 21"
-    with view(other, approve=lambda plan: True) as made:
-        made.refresh()
+    with view(other, approve=lambda plan: True) as opened:
+        opened.refresh()
         assert current() == answer(spark, other)
         assert spark.read.table(target).count() == 3
         assert spark.read.table(target).where("valid_to IS NOT NULL").count() == 2
@@ -414,19 +414,19 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
         assert "query" in reason
     # The view refuses other columns before a rebuild begins, and continues with its own.
     wider = revenue(shop).replace("count(*) AS n", "count(*) AS n, max(amount) AS most")
-    with view(wider, approve=lambda plan: True) as made:
-        for call in made.refresh, made.rebuild:
+    with view(wider, approve=lambda plan: True) as opened:
+        for call in opened.refresh, opened.rebuild:
             with pytest.raises(SinkError, match="is a history with other columns"):
                 call()
-    with view(other) as made:
+    with view(other) as opened:
         spark.sql(f"UPDATE {shop}.orders SET amount = 1 WHERE id = 1")
-        made.refresh()
+        opened.refresh()
         assert current() == answer(spark, other)
-    with pyspark_diff.materialized_view(spark, target, other, store=str(tmp_path)) as made:
-        (reason,) = made.plan().reasons
+    with pyspark_diff.materialized_view(spark, target, other, store=str(tmp_path)) as opened:
+        (reason,) = opened.plan().reasons
         assert reason == f"the history of {target} is no longer wanted, and is overwritten"
         with pytest.raises(ProgramChangedError, match="no longer wanted"):
-            made.refresh()
+            opened.refresh()
     (tmp_path / "views").mkdir()
     (tmp_path / "views" / f"{shop}.a.sql").write_text(f"-- history: scd2\n{query}")
     (tmp_path / "views" / f"{shop}.b.sql").write_text(f"SELECT n FROM {shop}.a")
@@ -440,14 +440,14 @@ def test_a_history_of_a_view(spark, shop, tmp_path):  # noqa: F811
 def test_a_load_that_did_not_end_and_another_query(
     spark, shop, tmp_path, monkeypatch,  # noqa: F811
 ):
-    """The state of such a load is of no use to the other query, and begins anew."""
+    """A changed query cannot reuse the state of an unfinished load, and starts again."""
     def fails(*_):
         raise OSError("the disk is full")
 
-    def interrupted(**given):
+    def interrupted(**options):
         with monkeypatch.context() as patch:
             patch.setattr("pyspark_diff.views.target.GuardedSink.write", fails)
-            with view_of(spark, shop, tmp_path, **given) as view:
+            with view_of(spark, shop, tmp_path, **options) as view:
                 with pytest.raises(SinkError, match="the disk is full"):
                     view.refresh()
 

@@ -1,4 +1,4 @@
-"""A stand-in for a workspace of Databricks: volumes behind the Files API, and their mount.
+"""A stand-in for a workspace of Databricks: volumes with the Files API, and their mount.
 
 The server answers as the reference of the API says. It stores the files in a folder, which is the
 mount as well. `refusing` lets the mount answer as that of a volume does.
@@ -47,10 +47,13 @@ class Workspace(ThreadingHTTPServer):
     ----------
     folder : Path
         The mount: the volume is in ``cat/schema/vol`` below it.
+
     page : int
-        The most entries of an answer with the content of a folder.
+        The maximum number of entries in one answer with the content of a folder.
+
     racy : bool
-        Whether a create looks for the name first and writes then, as no store of ours may do.
+        Whether a create looks for the name and then writes, so that two creates can both succeed.
+
     requests : list of str
         The methods and paths of the requests so far.
     """
@@ -104,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     server: Workspace
 
-    def log_message(self, format: str, *given: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
     def do_any(self) -> None:
@@ -143,16 +146,16 @@ class Handler(BaseHTTPRequestHandler):
         if local.is_dir():
             return self._error(409, "ALREADY_EXISTS", "The path is a directory.")
         if self.server.racy:
-            taken = not overwrite and local.exists()
+            exists = not overwrite and local.exists()
             threading.Event().wait(0.05)
         upload = self.server.uploads / uuid.uuid4().hex
         upload.write_bytes(sent)
         with self.server.lock:
             if not self.server.racy:
-                taken = not overwrite and local.exists()
-            if not taken:
+                exists = not overwrite and local.exists()
+            if not exists:
                 os.replace(upload, local)
-        if taken:
+        if exists:
             upload.unlink()
             return self._error(409, "ALREADY_EXISTS", "The file being created already exists.")
         self._answer(204)
@@ -239,8 +242,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _error(self, code: int, kind: str, told: str) -> None:
-        body = json.dumps({"error_code": kind, "message": told}).encode()
+    def _error(self, code: int, kind: str, message: str) -> None:
+        body = json.dumps({"error_code": kind, "message": message}).encode()
         self._answer(code, body, {"Content-Type": "application/json"})
 
 
@@ -260,31 +263,31 @@ def refusing(root: Any, code: int, calls: Any = CALLS) -> Iterator[list[str]]:
         return place == root or place.startswith(root + os.sep)
 
     def guarded(what: str, call: Any, applies: Any) -> Any:
-        def run(*given: Any, **options: Any) -> Any:
-            if not getattr(_serving, "here", False) and applies(given, options):
+        def run(*args: Any, **options: Any) -> Any:
+            if not getattr(_serving, "here", False) and applies(args, options):
                 refused.append(what)
                 raise OSError(code, os.strerror(code))
-            return call(*given, **options)
+            return call(*args, **options)
 
         return run
 
-    def of_names(given: Any, options: Any) -> bool:
+    def of_names(args: Any, options: Any) -> bool:
         return any(options.get(f) is not None and below(options[f])
-                   for f in ("src_dir_fd", "dst_dir_fd")) or below(given[0]) or below(given[1])
+                   for f in ("src_dir_fd", "dst_dir_fd")) or below(args[0]) or below(args[1])
 
-    def of_flags(given: Any, options: Any) -> bool:
-        flags = given[1] if len(given) > 1 else options.get("flags", 0)
+    def of_flags(args: Any, options: Any) -> bool:
+        flags = args[1] if len(args) > 1 else options.get("flags", 0)
         # A volume takes no write that is not at the end of a new file.
         random = flags & os.O_APPEND or flags & (os.O_WRONLY | os.O_RDWR) and not flags & (
             os.O_TRUNC | os.O_EXCL)
         folder = options.get("dir_fd")
-        return bool(random) and (below(given[0]) if folder is None else below(folder))
+        return bool(random) and (below(args[0]) if folder is None else below(folder))
 
-    def of_mode(given: Any, options: Any) -> bool:
-        mode = given[1] if len(given) > 1 else options.get("mode", "r")
-        return ("a" in mode or "+" in mode) and not isinstance(given[0], int) and below(given[0])
+    def of_mode(args: Any, options: Any) -> bool:
+        mode = args[1] if len(args) > 1 else options.get("mode", "r")
+        return ("a" in mode or "+" in mode) and not isinstance(args[0], int) and below(args[0])
 
-    found: list[tuple[str, Any, str, Any]] = [
+    patches: list[tuple[str, Any, str, Any]] = [
         ("rename", os, "rename", of_names), ("rename", os, "replace", of_names),
         ("link", os, "link", of_names), ("link", os, "symlink", lambda g, o: below(g[1])),
         ("lock", fcntl, "flock", lambda g, o: below(g[0])),
@@ -298,7 +301,7 @@ def refusing(root: Any, code: int, calls: Any = CALLS) -> Iterator[list[str]]:
     ]
     with ExitStack() as stack:
         patched = {}
-        for what, holder, name, applies in found:
+        for what, holder, name, applies in patches:
             if what in calls:
                 function = guarded(what, getattr(holder, name), applies)
                 patched[name] = function

@@ -93,9 +93,9 @@ def zombie(spark: Any, root: str, phase: str, report: Callable[[dict[str, Any]],
 
     def stopped(*args: Any) -> Any:
         if phase == "after the commit":
-            found = true(*args)
+            result = true(*args)
             stop()
-            return found
+            return result
         stop()
         return true(*args)
 
@@ -155,8 +155,8 @@ def attached() -> SparkSession:
 
 
 def main(arguments: list[str]) -> None:
-    def report(told: dict[str, Any]) -> None:
-        print(json.dumps(told), flush=True)
+    def report(entry: dict[str, Any]) -> None:
+        print(json.dumps(entry), flush=True)
 
     what, root, *rest = arguments
     spark = attached()
@@ -174,13 +174,13 @@ def main(arguments: list[str]) -> None:
 # The law.
 
 
-def check(spark: Any, root: str, told: list[dict[str, Any]]) -> Counter[str]:
+def check(spark: Any, root: str, entries: list[dict[str, Any]]) -> Counter[str]:
     """Check that the store has exactly the reported records."""
-    reported = [entry["done"] for entry in told if "done" in entry]
+    reported = [entry["done"] for entry in entries if "done" in entry]
     with open_store(spark, root) as flow:
-        found = Counter({f"{w}-{n}": diff for w, n, _, diff in map(tuple, rows_of(flow["log"]))})
-        if found != Counter(reported):
-            lost, more = Counter(reported) - found, found - Counter(reported)
+        stored = Counter({f"{w}-{n}": diff for w, n, _, diff in map(tuple, rows_of(flow["log"]))})
+        if stored != Counter(reported):
+            lost, more = Counter(reported) - stored, stored - Counter(reported)
             raise Wrong(f"lost: {dict(lost)}, not reported: {dict(more)}")
         tokens = [row.token for row in flow.history().collect() if row.token is not None]
         if flow.verify():
@@ -189,13 +189,13 @@ def check(spark: Any, root: str, told: list[dict[str, Any]]) -> Counter[str]:
         raise Wrong(f"commits {tokens} of steps {reported}")
     return Counter(
         steps=len(reported), commits=len(tokens),
-        fenced=sum(entry.get("fenced", 0) for entry in told),
+        fenced=sum(entry.get("fenced", 0) for entry in entries),
     )
 
 
 def processes(spark: Any, root: str, count: int, steps: int) -> Counter[str]:
     """Processes that write at once."""
-    told = []
+    entries = []
     runs = [started(spark, "write", root, writer, steps) for writer in range(count)]
     with runs[0] as first:
         others = [run.__enter__() for run in runs[1:]]
@@ -203,35 +203,35 @@ def processes(spark: Any, root: str, count: int, steps: int) -> Counter[str]:
             for process in first, *others:
                 # Each opening takes the store from another writer, so most
                 # openings of many are in vain.
-                told += told_by(process, HANGS + 2.0 * count * steps)
+                entries += told_by(process, HANGS + 2.0 * count * steps)
         finally:
             for run in runs[1:]:
                 run.__exit__(None, None, None)
-    found = check(spark, root, told)
-    if found["commits"] != count * steps:
-        raise Wrong(f"{found['commits']} commits of {count * steps} steps")
-    return found
+    counts = check(spark, root, entries)
+    if counts["commits"] != count * steps:
+        raise Wrong(f"{counts['commits']} commits of {count * steps} steps")
+    return counts
 
 
 def threads(spark: Any, root: str, count: int, steps: int) -> Counter[str]:
     """Threads of one process that write at once."""
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     failed: list[BaseException] = []
 
     def run(writer: int) -> None:
         try:
-            write(spark, root, writer, steps, told.append)
+            write(spark, root, writer, steps, entries.append)
         except BaseException as error:
             failed.append(error)
 
-    every = [threading.Thread(target=run, args=(writer,)) for writer in range(count)]
-    for thread in every:
+    workers = [threading.Thread(target=run, args=(writer,)) for writer in range(count)]
+    for thread in workers:
         thread.start()
-    for thread in every:
+    for thread in workers:
         thread.join(HANGS)
     if failed:
         raise Wrong(repr(failed[0])) from failed[0]
-    return check(spark, root, told)
+    return check(spark, root, entries)
 
 
 def paused(spark: Any, root: str, phase: str) -> Counter[str]:
@@ -243,13 +243,13 @@ def paused(spark: Any, root: str, phase: str) -> Counter[str]:
                 step(flow, 2, number)
             flow.vacuum(dry_run=False, older_than=0.0)
         process.send_signal(signal.SIGCONT)
-        told = told_by(process)
-    errors = [entry for entry in told if "error" in entry]
+        entries = told_by(process)
+    errors = [entry for entry in entries if "error" in entry]
     if [entry["error"] for entry in errors] != ["ConcurrentWriteError"] * (
             1 if phase == "after the commit" else 2):
-        raise Wrong(f"{phase}: {told}")
-    told += [{"done": f"2-{number}"} for number in range(3)]
-    return check(spark, root, told)
+        raise Wrong(f"{phase}: {entries}")
+    entries += [{"done": f"2-{number}"} for number in range(3)]
+    return check(spark, root, entries)
 
 
 def _await_stop(pid: int) -> None:
