@@ -44,15 +44,15 @@ def beyond(frontier: list[Time], t: Time) -> bool:
 
 def closure(recorded: list[Time], new: list[Time]) -> list[Time]:
     """The joins of all sets of times that have a new one among them."""
-    found = set()
+    joins = set()
     for size in range(1, len(recorded) + len(new) + 1):
         for some in combinations(recorded + new, size):
             if set(some) & set(new):
                 least = some[0]
                 for t in some[1:]:
                     least = join(least, t)
-                found.add(least)
-    return sorted(found)
+                joins.add(least)
+    return sorted(joins)
 
 
 def time(rng: random.Random, width: int) -> Time:
@@ -66,29 +66,29 @@ def antichain(rng: random.Random, width: int) -> list[Time]:
 
 def cases(rng: random.Random) -> dict[str, list[object]]:
     widths = [1, 2, 3, 4]
-    found: dict[str, list[object]] = {name: [] for name in (
+    examples: dict[str, list[object]] = {name: [] for name in (
         "times", "moves", "antichains", "frontiers", "outstanding", "closures",
     )}
     for width in widths * 12:
         a, b = time(rng, width), time(rng, width)
-        found["times"].append({
+        examples["times"].append({
             "a": a, "b": b, "less_equal": less_equal(a, b), "join": join(a, b), "meet": meet(a, b),
         })
     for width in widths * 3:
         t = tuple(rng.choice(VALUES) for _ in range(width))
-        found["moves"].append({
+        examples["moves"].append({
             "t": t, "enter": (*t, 0), "leave": t[:-1], "step": (*t[:-1], t[-1] + 1),
         })
     for width in widths * 8:
         times = [time(rng, width) for _ in range(rng.randrange(7))]
-        kept, t = minimal(set(times)), time(rng, width)
-        found["antichains"].append({
-            "times": times, "elements": kept, "t": t, "less_equal": beyond(kept, t),
-            "less_than": any(less_equal(f, t) and f != t for f in kept),
+        elements, t = minimal(set(times)), time(rng, width)
+        examples["antichains"].append({
+            "times": times, "elements": elements, "t": t, "less_equal": beyond(elements, t),
+            "less_than": any(less_equal(f, t) and f != t for f in elements),
         })
     for width in widths * 10:
         f, g = antichain(rng, width), antichain(rng, width)
-        found["frontiers"].append({
+        examples["frontiers"].append({
             "f": f, "g": g, "precedes": all(beyond(f, t) for t in g),
             "meet": minimal({*f, *g}), "join": minimal({join(s, t) for s in f for t in g}),
         })
@@ -108,20 +108,20 @@ def cases(rng: random.Random) -> dict[str, list[object]]:
                 "come": [t for t in now if t not in before],
             })
             before = now
-        found["outstanding"].append(rounds)
+        examples["outstanding"].append(rounds)
     for width in [1, 2, 2, 3, 3, 3] * 4:
         all_times = list({tuple(rng.choice(VALUES) for _ in range(width)) for _ in range(5)})
         new = all_times[: rng.randrange(1, 3)]
         recorded = all_times[len(new):]
-        found["closures"].append({
+        examples["closures"].append({
             "recorded": recorded, "new": new, "due": closure(recorded, new),
         })
     # (3, 3) is no join of a pair with (1, 1).
-    found["closures"].append({
+    examples["closures"].append({
         "recorded": [(3, 0), (0, 3)], "new": [(1, 1)],
         "due": closure([(3, 0), (0, 3)], [(1, 1)]),
     })
-    return found
+    return examples
 
 
 def main() -> None:

@@ -94,11 +94,11 @@ def main(folder):
 
     with Dataflow(spark, runner="spark", root=folder) as flow:
         root = flow._storage.root
-        given, session = flow.input("edges", "src long, dst long")
-        wide = given.map_in_pandas(mapped, "src long, dst long")
+        edge_rows, session = flow.input("edges", "src long, dst long")
+        wide = edge_rows.map_in_pandas(mapped, "src long, dst long")
         degrees = wide.select("src").count().keep()
         answer = degrees.select("count").count().keep()
-        few = given.select("dst").where("dst < 1000000").threshold(capped).keep()
+        few = edge_rows.select("dst").where("dst < 1000000").threshold(capped).keep()
 
         session.insert(table(edges))
         session.advance_to(1)
@@ -119,9 +119,9 @@ def main(folder):
 def loop(spark, folder, edges):
     """A loop whose every iteration runs on the executors."""
     with Dataflow(spark, runner="spark", root=folder) as flow:
-        given, session = flow.input("edges", "src long, dst long")
+        edge_rows, session = flow.input("edges", "src long, dst long")
         roots, roots_in = flow.input("roots", "node long")
-        found = graphs.bfs(given, roots).keep()
+        levels = graphs.bfs(edge_rows, roots).keep()
         roots_in.insert([(int(edges[0, 0]),)])
         roots_in.close()
         for change, left in ((session.insert, edges), (session.remove, edges[100:])):
@@ -129,7 +129,7 @@ def loop(spark, folder, edges):
             session.advance_to(session.time() + 1)
             session.flush()
             flow.step()
-            assert {tuple(row) for row in found.at().collect()} == distances(left, edges[0, 0])
+            assert {tuple(row) for row in levels.at().collect()} == distances(left, edges[0, 0])
 
 
 def distances(edges, root):
@@ -149,8 +149,8 @@ def check(degrees, answer, few, edges):
     sources, targets = Counter(edges[:, 0].tolist()), Counter(edges[:, 1].tolist())
     assert {row[0]: row[1] for row in degrees.at().collect()} == dict(sources)
     assert {row[0]: row[1] for row in answer.at().collect()} == Counter(sources.values())
-    found = Counter(row[0] for row in few.at().collect())
-    assert found == {node: min(n, CAP) for node, n in targets.items()}
+    counts = Counter(row[0] for row in few.at().collect())
+    assert counts == {node: min(n, CAP) for node, n in targets.items()}
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def server(
     folder.mkdir(parents=True, exist_ok=True)
     log, settings = folder / "server.log", folder / "log4j2.properties"
     settings.write_text(_LOG.format(level=level, file=log))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     conf = {
         "spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": False,
         "spark.sql.shuffle.partitions": 2,
@@ -75,7 +75,7 @@ def server(
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={settings}",
         **conf,
     }
-    told = [part for name, value in conf.items() for part in (
+    options = [part for name, value in conf.items() for part in (
         "--conf", f"{name}={str(value).lower() if isinstance(value, bool) else value}")]
     # The server looks for data sources in the Python that it finds, and functions for modules.
     roots = [Path(__file__).parent.parent, Path(__file__).parent, os.environ.get("PYTHONPATH")]
@@ -83,7 +83,7 @@ def server(
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     with open(folder / "output.txt", "wb") as output:
         process = subprocess.Popen(
-            [submit, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", *told,
+            [submit, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", *options,
              "spark-internal"],
             cwd=folder, env={**no_client(os.environ), "PYTHONPATH": path},
             stdout=output, stderr=output,

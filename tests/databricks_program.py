@@ -104,8 +104,8 @@ def examples(spark):
     assert not failed and len(delta) == len(DELTA_RUNS), failed
 
 
-def rows(kept):
-    return set(map(tuple, kept.at().collect()))
+def rows(collection):
+    return set(map(tuple, collection.at().collect()))
 
 
 def main(address):

@@ -281,11 +281,11 @@ def run(spark, statements, folder, begin, number):
             spark.sql(text.replace("{t}", f"delta.`{folder}`").replace("{n}", str(number)))
 
 
-def changed(spark, folder, given, changes):
+def changed(spark, folder, options, changes):
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "id int, v string, n int", key="id")
         rows.keep("rows")
-        rows.sink("out", delta_merge(folder, key="id", properties={FEED: "true", **given}))
+        rows.sink("out", delta_merge(folder, key="id", properties={FEED: "true", **options}))
         feed.upsert([(-1, "a", 1), (-2, "b", 1), (-3, "c", 1)])
         flow.advance_to(1)
         feed.upsert([(-1, "u", 1)])
@@ -325,7 +325,7 @@ def changed(spark, folder, given, changes):
                 readers.follow(None, change, key, expected, both=False)
             except SourceError:
                 # Without the log, a RESTORE may have put back another column.
-                assert change.source is not None or change.sink is not None and given, change
+                assert change.source is not None or change.sink is not None and options, change
                 readers.begin()
 
 
@@ -374,11 +374,11 @@ def test_a_write_between_the_check_and_the_merge(spark, tmp_path, reads_files, m
         flow.advance_to(1)
         merge = MODULES[1].MergedTable._go_on
 
-        def late(*given):
+        def late(*args):
             monkeypatch.undo()
             spark.sql(f"INSERT INTO {table} VALUES (7)")
             # The files are those of the newest version.
-            merge(*given[:2], delta_table(spark, table))
+            merge(*args[:2], delta_table(spark, table))
 
         monkeypatch.setattr(MODULES[1].MergedTable, "_go_on", late)
         feed.insert([(3,)])

@@ -75,16 +75,16 @@ def give(folder, name):
         "timestamp": now, "inCommitTimestamp": now, "operation": "SET TBLPROPERTIES",
         "operationParameters": {}, "txnId": "0",
     }
-    made = [{"commitInfo": info}, {"protocol": protocol}, {"metaData": metadata}]
+    commit = [{"commitInfo": info}, {"protocol": protocol}, {"metaData": metadata}]
     path = folder / "_delta_log" / f"{len(commits):020d}.json"
-    path.write_text("".join(json.dumps(action) + "\n" for action in made))
+    path.write_text("".join(json.dumps(action) + "\n" for action in commit))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_features_of_other_services(spark, tmp_path, reads_files, name):
     *_, read, written = FEATURES[name]
-    folder, kept, log = (tmp_path / part for part in ("t", "kept", "log"))
+    folder, merged, log = (tmp_path / part for part in ("t", "kept", "log"))
     table = f"delta.`{folder}`"
     spark.sql(f"CREATE TABLE {table} USING delta TBLPROPERTIES ({FEED_SQL}) AS SELECT 1 AS id")
     source = delta(folder)
@@ -92,11 +92,11 @@ def test_features_of_other_services(spark, tmp_path, reads_files, name):
     offset = source.read(spark, None).offset
     with Dataflow(spark, runner="local") as flow:
         rows, feed = flow.input("rows", "id int")
-        rows.sink("kept", delta_merge(kept, key="id", properties=FEED))
+        rows.sink("kept", delta_merge(merged, key="id", properties=FEED))
         rows.sink("log", delta_append(log))
         feed.insert([(1,), (2,)])
         flow.advance_to(1)
-        for place in folder, kept, log:
+        for place in folder, merged, log:
             give(place, name)
         if read is None:
             reading = source.read(spark, offset)
@@ -113,7 +113,7 @@ def test_features_of_other_services(spark, tmp_path, reads_files, name):
         assert "Nothing of this epoch was written" in str(raised.value)
     if "complete" in name:
         assert "the catalog that manages it, and give its name" in str(raised.value)
-    for place in kept, log:
+    for place in merged, log:
         assert len(list((place / "_delta_log").glob("*.json"))) == 2
 
 

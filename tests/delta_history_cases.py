@@ -35,7 +35,7 @@ def history(spark, table, when=None):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_each_epoch_can_be_read_later(spark, table, reads_files, tmp_path, seed):  # noqa: F811
-    draw, rows, seen = random.Random(seed), {}, []
+    draw, rows, states = random.Random(seed), {}, []
 
     def program(flow):
         rows, _ = flow.input("rows", COLUMNS)
@@ -56,9 +56,9 @@ def test_each_epoch_can_be_read_later(spark, table, reads_files, tmp_path, seed)
                     session.insert([(*key, rows[key])])
             flow.advance_to(number + 1)
             check()
-            seen.append((time.time_ns() // 1000, dict(rows)))
+            states.append((time.time_ns() // 1000, dict(rows)))
             time.sleep(0.002)
-    for when, rows in seen:
+    for when, rows in states:
         check(when)
     table_rows = spark.read.table(table)
     assert table_rows.where("is_current <> (valid_to IS NULL) OR valid_to < valid_from").isEmpty()
@@ -69,11 +69,11 @@ def test_each_epoch_can_be_read_later(spark, table, reads_files, tmp_path, seed)
 @pytest.mark.slow
 def test_a_changed_program_continues_a_history(spark, table, tmp_path):  # noqa: F811
     def program(least, replace=False):
-        def made(flow):
+        def declare(flow):
             rows, _ = flow.input("rows", COLUMNS)
             rows.where(f"k >= {least}").keep("rows").sink(
                 f"out{least}", delta_history(table, key="k", replace=replace))
-        return made
+        return declare
 
     with Dataflow.open(str(tmp_path / "a"), program(0), spark=spark, runner="local") as flow:
         flow.session("rows").insert([(1, "a", 1.0), (2, "b", 2.0)])

@@ -44,7 +44,7 @@ def followed(spark, folder, names, key, more=False):
     spark.sql(f"CREATE TABLE {table} ({declared}) USING delta TBLPROPERTIES ({properties})")
     first, second, last = names[0], names[1], names[-1]
 
-    def put(*numbers):
+    def insert_rows(*numbers):
         rows = ", ".join(
             str((number, *(f"{number}{i % 3}" for i in range(1, len(names)))))
             for number in numbers
@@ -67,10 +67,10 @@ def followed(spark, folder, names, key, more=False):
             rows.sink(name, sink)
 
     steps = [
-        lambda: put(1, 2, 3, 4),
+        lambda: insert_rows(1, 2, 3, 4),
         lambda: (
             spark.sql(f"UPDATE {table} SET {quoted(last)} = 'new' WHERE {quoted(first)} = 2"),
-            spark.sql(f"DELETE FROM {table} WHERE {quoted(first)} < 2"), put(5),
+            spark.sql(f"DELETE FROM {table} WHERE {quoted(first)} < 2"), insert_rows(5),
             spark.sql(f"UPDATE {table} SET {quoted(first)} = 9 WHERE {quoted(second)} = '31'"),
         ),
     ]
@@ -107,7 +107,7 @@ def test_a_key_in_another_case_and_names_that_need_quoting(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names, folder, keyed", [
-    *product(NAMES, FOLDERS[:1], [False, True]), *(("unmapped", one, True) for one in FOLDERS[1:]),
+    *product(NAMES, FOLDERS[:1], [False, True]), *(("unmapped", name, True) for name in FOLDERS[1:]),
 ])
 def test_names_of_columns_and_folders(spark, tmp_path, names, folder, keyed):
     key = [name.swapcase() for name in NAMES[names][:2]] if keyed else ()

@@ -57,8 +57,8 @@ def is_drawn(item: pytest.Item, plan: str) -> bool:
 def draw(items: list[pytest.Item], config: pytest.Config, plan: str = PLAN) -> None:
     """Keep the drawn items."""
     if plan:
-        config.hook.pytest_deselected(items=[one for one in items if not is_drawn(one, plan)])
-        items[:] = [one for one in items if is_drawn(one, plan)]
+        config.hook.pytest_deselected(items=[item for item in items if not is_drawn(item, plan)])
+        items[:] = [item for item in items if is_drawn(item, plan)]
 
 
 def keep_failed(items: Iterable[Any]) -> set[str]:

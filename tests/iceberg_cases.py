@@ -47,8 +47,8 @@ def table(spark, request):
 class Read:
     """A source of a table, and the changes that it has returned."""
 
-    def __init__(self, spark, table, **given):
-        self.spark, self.table, self.source = spark, table, iceberg(table, **given)
+    def __init__(self, spark, table, **options):
+        self.spark, self.table, self.source = spark, table, iceberg(table, **options)
         self.source.columns(spark)
         self.offset, self.content = None, {}
 
@@ -185,12 +185,12 @@ def test_delete_files_are_told(spark, table):
     assert not isinstance(lenient.on().changes[0], Whole)
 
 
-@pytest.mark.parametrize("statement, told", [
+@pytest.mark.parametrize("statement, message", [
     ("DROP COLUMN v", "v was dropped"),
     ("RENAME COLUMN v TO w", "v was renamed to w"),
     ("ALTER COLUMN id TYPE BIGINT", "id was int and is bigint"),
 ])
-def test_other_columns_are_refused(spark, table, statement, told):
+def test_other_columns_are_refused(spark, table, statement, message):
     spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a')")
     readers = [Read(spark, table, on_gap=on_gap) for on_gap in ("refuse", "snapshot")]
@@ -199,10 +199,10 @@ def test_other_columns_are_refused(spark, table, statement, told):
     spark.sql(f"INSERT INTO {table} VALUES (2, 'a')")
     spark.sql(f"ALTER TABLE {table} {statement}")
     for reader in readers:
-        with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
+        with pytest.raises(SourceError, match=f"{message}.*on_change='rebuild'"):
             reader.on()
     anew = Read(spark, table)
-    if "was dropped" in told:  # the last snapshot has the columns that are left
+    if "was dropped" in message:  # the last snapshot has the columns that are left
         anew.on()
     else:
         with pytest.raises(SourceError, match="altered after its last snapshot.*INSERT") as raised:
@@ -211,7 +211,7 @@ def test_other_columns_are_refused(spark, table, statement, told):
         spark.sql(text[text.index("INSERT"):].partition(", and")[0])
         anew.on()
     for reader in readers:
-        with pytest.raises(SourceError, match=f"{told}.*on_change='rebuild'"):
+        with pytest.raises(SourceError, match=f"{message}.*on_change='rebuild'"):
             reader.on()
 
 
@@ -248,11 +248,11 @@ def test_names(spark):
 
 def test_what_is_no_table_is_told(spark):
     spark.sql("CREATE TABLE plain USING parquet AS SELECT 1 AS a")
-    for name, told in (
+    for name, message in (
         ("nosuch", "no table `spark_catalog`.default.nosuch"), ("lake.db.nosuch", "no table"),
         ("plain", "no Iceberg table"), ("default.plain", "no Iceberg table"),
     ):
-        with pytest.raises(SourceError, match=f"{told}.*iceberg-spark-runtime"):
+        with pytest.raises(SourceError, match=f"{message}.*iceberg-spark-runtime"):
             iceberg(name).columns(spark)
 
 

@@ -280,8 +280,8 @@ def test_snapshots_that_are_put_in_another_order(spark, table):
         followed.run("DELETE FROM {t} WHERE id = 2", INSERT.replace("90", number))
         both(followed)
         if "{s}" in procedure:
-            found = spark.sql(SNAPSHOTS.replace("{t}", table)).collect()[-3].snapshot_id
-            procedure = procedure.replace("{s}", str(found))
+            snapshot = spark.sql(SNAPSHOTS.replace("{t}", table)).collect()[-3].snapshot_id
+            procedure = procedure.replace("{s}", str(snapshot))
         followed.run(f"CALL lake.system.{procedure.replace('{n}', number)}")
         assert followed.read() is not None
         both(followed)
@@ -392,7 +392,7 @@ def test_variants(spark, table):
     insert = f"INSERT INTO {table} SELECT {{}}, parse_json('{{}}')"
     spark.sql(insert.format(1, '{"a": [1, null, "x"]}'))
     with Dataflow(spark, runner="local") as flow:
-        every = flow.source("rows", iceberg(table)).keep("rows")
+        all_rows = flow.source("rows", iceberg(table)).keep("rows")
         newest = flow.source("newest", iceberg(table, key="id")).keep("newest")
         flow.catch_up()
         spark.sql(insert.format(2, "1.50"))
@@ -401,7 +401,7 @@ def test_variants(spark, table):
         spark.sql(f"UPDATE {table} SET v = parse_json('2') WHERE id = 2")
         spark.sql(f"DELETE FROM {table} WHERE id IN (1, 4)")
         flow.catch_up()
-        for rows in every, newest:
+        for rows in all_rows, newest:
             texts = rows.at().selectExpr("id", "to_json(v)")
             assert rows_of(spark, texts) == {(2, "2"): 1, (3, None): 1}
 

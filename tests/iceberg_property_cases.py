@@ -410,18 +410,18 @@ def test_procedures(spark, table, tmp_path):
         both(followed)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, made in TYPES.items() if made])
+@pytest.mark.parametrize("kind", [kind for kind, maker in TYPES.items() if maker])
 def test_types_that_sql_does_not_make(spark, table, kind):
     """Each is read, or refused by name; SQL makes the others."""
     method, _, name = TYPES[kind].partition(".")
     spark.sql(f"CREATE TABLE {table} (id INT) USING iceberg "
               "TBLPROPERTIES ('format-version' = '3')")
     maker = getattr(getattr(spark._jvm.org.apache.iceberg.types.Types, method), name)
-    made = maker(3) if kind == "FIXED" else maker()
+    column_type = maker(3) if kind == "FIXED" else maker()
     if kind in ("TIME", "TIMESTAMP_NANO"):
         source = iceberg(table)
         source.columns(spark)
-        opened(spark, table).updateSchema().addColumn("x", made).commit()
+        opened(spark, table).updateSchema().addColumn("x", column_type).commit()
         match = f"Spark cannot read Iceberg table {table} .*time.*Drop the column"
         with pytest.raises(SourceError, match=match):
             source.read(spark, None)
@@ -430,7 +430,7 @@ def test_types_that_sql_does_not_make(spark, table, kind):
         opened(spark, table).updateSchema().deleteColumn("x").commit()
         assert source.read(spark, None) is not None
         return
-    opened(spark, table).updateSchema().addColumn("x", made).commit()
+    opened(spark, table).updateSchema().addColumn("x", column_type).commit()
     with Dataflow(spark, runner="local") as flow:
         try:
             rows = flow.source("rows", iceberg(table)).keep("rows")

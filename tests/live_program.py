@@ -19,10 +19,10 @@ from pyspark_diff import Dataflow, session
 def main(folder: str) -> None:
     spark = session("killed", master="local[2]", conf={"spark.ui.enabled": False})
     said = os.open(os.path.join(folder, "said"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    given = os.open(os.path.join(folder, "given"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    emitted = os.open(os.path.join(folder, "given"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def consume(row, time, diff):
-        os.write(given, f"{time} {row['n']} {diff}\n".encode())
+        os.write(emitted, f"{time} {row['n']} {diff}\n".encode())
 
     with Dataflow(spark, runner="spark", root=folder) as flow:
         rows, rows_in = flow.input("rows", "n long")

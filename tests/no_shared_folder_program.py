@@ -46,9 +46,9 @@ class Keys:
 def line_in(log, pattern):
     """The match of a pattern in a log that a process writes."""
     for _ in range(10 * WAIT):
-        found = re.search(pattern, log.read_text()) if log.exists() else None
-        if found:
-            return found[1]
+        match = re.search(pattern, log.read_text()) if log.exists() else None
+        if match:
+            return match[1]
         time.sleep(0.1)
     raise RuntimeError(f"{log} does not say {pattern}: {log.read_text()[-2000:]}")
 
@@ -57,7 +57,7 @@ def start(folder, name, command, hidden=(), **more):
     """A process of Spark; folders that it shall not see are empty for it."""
     log = folder / f"{name}.log"
     if hidden:
-        mounts = "; ".join(f"mount -t tmpfs tmpfs {one}" for one in hidden)
+        mounts = "; ".join(f"mount -t tmpfs tmpfs {path}" for path in hidden)
         command = ["unshare", "-m", "sh", "-c", f'{mounts}; exec "$@"', "sh", *command]
     process = subprocess.Popen(
         command, stdout=log.open("w"), stderr=subprocess.STDOUT, env={**os.environ, **more})
@@ -76,8 +76,8 @@ def program(flow):
 def main(folder):
     folder = Path(folder)
     mine, theirs = folder / "driver", [folder / "worker 0", folder / "worker 1"]
-    for one in (mine, *theirs):
-        one.mkdir(exist_ok=True)
+    for path in (mine, *theirs):
+        path.mkdir(exist_ok=True)
     server = environment()
     spark_class = str(HOME / "bin" / "spark-class")
     master, log = start(folder, "master", [
@@ -87,7 +87,7 @@ def main(folder):
     try:
         url = line_in(log, r"(spark://[0-9.]+:[0-9]+)")
         for number, own in enumerate(theirs):
-            others = [f"'{one}'" for one in (mine, theirs[1 - number])]
+            others = [f"'{path}'" for path in (mine, theirs[1 - number])]
             process, _ = start(folder, f"log of {number}", [
                 spark_class, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1",
                 "--cores", "1", "--memory", "1400M", "--webui-port", "0", "--work-dir", str(own),
@@ -113,10 +113,10 @@ def session(mine, url, server):
     })
     spark.sparkContext.setLogLevel("OFF")
     (mine / "proof").write_text("here")
-    seen = set(spark.sparkContext.parallelize(range(8), 8).map(
+    reports = set(spark.sparkContext.parallelize(range(8), 8).map(
         lambda _, proof=str(mine / "proof"): (os.environ["TMPDIR"], os.path.exists(proof))
     ).collect())
-    assert len(seen) == 2 and not any(there for _, there in seen), seen
+    assert len(reports) == 2 and not any(there for _, there in reports), reports
     pyspark_diff.set_credentials(
         "s3://bucket", Keys(server["AWS_ACCESS_KEY_ID"], server["AWS_SECRET_ACCESS_KEY"]),
         endpoint=server["AWS_ENDPOINT_URL"], region=server["AWS_DEFAULT_REGION"])

@@ -27,7 +27,7 @@ def names_of(cases: Path) -> list[object]:
     """The tests of a file, as parameters; those that are slow there are slow here."""
     return [
         pytest.param(node.name, marks=pytest.mark.slow) if any(
-            ast.unparse(one) == "pytest.mark.slow" for one in node.decorator_list
+            ast.unparse(decorator) == "pytest.mark.slow" for decorator in node.decorator_list
         ) else node.name
         for node in ast.parse(cases.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
@@ -78,10 +78,10 @@ def outcomes_of(
         env={**inherited, **environment}, capture_output=True, text=True, timeout=HANGS,
     )
     assert report.exists(), done.stdout[-3000:] + done.stderr[-3000:]
-    found: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name = case.get("name", "").partition("[")[0]
-        found[name] = found.get(name, "") + "".join(
+        failures[name] = failures.get(name, "") + "".join(
             part.text or "" for part in case if part.tag in ("failure", "error")
         )
-    return found
+    return failures

@@ -39,9 +39,9 @@ def run_page(name: str, printed: Callable[[], str], scope: dict[str, object]) ->
         shown = printed()
         if after is None or after[1] != "text" or text[block.end():after.start()].strip():
             continue
-        told = [one.rstrip() for one in after[2].splitlines() if one.strip()]
-        found = [one.rstrip() for one in shown.splitlines() if one.strip()]
-        assert sorted(found) == sorted(told), f"{name}:{line}: it prints\n{shown}"
+        expected = [line_of.rstrip() for line_of in after[2].splitlines() if line_of.strip()]
+        actual = [line_of.rstrip() for line_of in shown.splitlines() if line_of.strip()]
+        assert sorted(actual) == sorted(expected), f"{name}:{line}: it prints\n{shown}"
 
 
 class Widgets:

@@ -5,9 +5,11 @@
 
 Each query has one outcome:
 
-* ``equal``: all batches are. Two failures of one cause are equal too.
+* ``equal``: all batches are equal. Two failures with the same cause are equal too.
+
 * ``wrong``, or ``failed`` when it is written or during a step.
 * ``refused``, with its codes.
+
 * ``spark fails``: only plain Spark fails on the rows.
 * ``spark refuses``: Spark does not accept the query.
 
@@ -101,8 +103,8 @@ class Values:
         self.compared: dict[str, list[str]] = {}
         for match in _COMPARED.findall(text):
             name = next(part for part in match[::2] if part)
-            given = next(part for part in match[1::2] if part)
-            self.compared.setdefault(name.lower(), []).extend(re.findall(_CONSTANT, given))
+            constants = next(part for part in match[1::2] if part)
+            self.compared.setdefault(name.lower(), []).extend(re.findall(_CONSTANT, constants))
 
     def near(self, name: str, kind: T.DataType) -> Any:
         """A value at or near a constant that the column is compared with; None if there is none."""
@@ -193,7 +195,7 @@ def run(
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         inputs = {name: flow.input(name, structs[name])[1] for name in used}
         try:
-            kept = flow.sql(text).keep("answer")
+            collection = flow.sql(text).keep("answer")
         except UnsupportedQueryError as error:
             codes = sorted(set(re.findall(r"^  (\w+):", str(error), re.MULTILINE)))
             return Outcome("refused", ", ".join(codes) + "\n" + str(error))
@@ -211,7 +213,7 @@ def run(
                 if gone:
                     inputs[name].remove(gone)
                 inputs[name].insert(new)
-            got, ours = attempt(lambda: (flow.advance_to(batch + 1), kept.at().collect())[1])
+            got, ours = attempt(lambda: (flow.advance_to(batch + 1), collection.at().collect())[1])
             want, theirs = attempt(lambda: plain(spark, structs, tables, text))
             largest = max(largest, len(want or ()))
             end = compared(got, ours, want, theirs)

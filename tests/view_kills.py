@@ -62,14 +62,14 @@ def end_and_check(spark, folder: Path, draw: random.Random) -> str | None:
 
 def campaign(ends: int, seed: int, folder: Path) -> Counter:
     """End processes, and count them by the kind of their end."""
-    spark, draw, found = spark_in(folder), random.Random(seed), Counter()
+    spark, draw, counts = spark_in(folder), random.Random(seed), Counter()
     create(spark)
-    while sum(found.values()) < ends:
+    while sum(counts.values()) < ends:
         kind = end_and_check(spark, folder, draw)
         if kind is not None:
-            found[kind] += 1
-            print(sum(found.values()), kind, flush=True)
-    return found
+            counts[kind] += 1
+            print(sum(counts.values()), kind, flush=True)
+    return counts
 
 
 if __name__ == "__main__":

@@ -91,12 +91,12 @@ def end_at(phase: str, count: int, after: bool, end: str) -> None:
     owner, name = PHASES[phase]
     real, calls = getattr(owner, name), [0]
 
-    def wrapped(*given, **options):
+    def wrapped(*args, **options):
         calls[0] += 1
         here = calls[0] == count
         if here and not after:
             ENDS[end](phase)
-        answer = real(*given, **options)
+        answer = real(*args, **options)
         if here and after:
             ENDS[end](phase)
         return answer
