@@ -107,7 +107,8 @@ def test_a_key_in_another_case_and_names_that_need_quoting(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names, folder, keyed", [
-    *product(NAMES, FOLDERS[:1], [False, True]), *(("unmapped", name, True) for name in FOLDERS[1:]),
+    *product(NAMES, FOLDERS[:1], [False, True]),
+    *(("unmapped", name, True) for name in FOLDERS[1:]),
 ])
 def test_names_of_columns_and_folders(spark, tmp_path, names, folder, keyed):
     key = [name.swapcase() for name in NAMES[names][:2]] if keyed else ()

@@ -31,7 +31,7 @@ class Op:
     """An operator, the nodes it reads, and its arguments."""
 
     name: str
-    of: tuple[int, ...]
+    reads: tuple[int, ...]
     args: tuple[Any, ...] = ()
 
 
@@ -169,7 +169,7 @@ def columns_of(program: Program) -> list[Columns]:
     """Names and types of the columns of each node."""
     nodes = list(program.inputs)
     for op in program.ops:
-        nodes.append(_columns(op, [nodes[i] for i in op.of]))
+        nodes.append(_columns(op, [nodes[i] for i in op.reads]))
     return nodes
 
 
@@ -274,15 +274,15 @@ def evaluate(
     for op in program.ops:
         if op.name in ("delay", "expire_after"):
             assert earlier is not None
-            (node,), (interval,) = op.of, op.args
+            (node,), (interval,) = op.reads, op.args
             before = Program(program.inputs, program.ops[:len(nodes) - len(inputs)], ())
             then = evaluate(before, *_at(earlier, interval))[node]
             gone = ((record, -n) for record, n in then.items())
             left = total([*nodes[node].items(), *gone])
             nodes.append(then if op.name == "delay" else left)
             continue
-        names = [[name for name, _ in columns[i]] for i in (*op.of, len(nodes))]
-        nodes.append(_evaluate(op, [nodes[i] for i in op.of], names[:-1], names[-1]))
+        names = [[name for name, _ in columns[i]] for i in (*op.reads, len(nodes))]
+        nodes.append(_evaluate(op, [nodes[i] for i in op.reads], names[:-1], names[-1]))
     return nodes
 
 

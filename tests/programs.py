@@ -72,7 +72,7 @@ def build(program: Program, frames: list[DiffFrame]) -> list[DiffFrame]:
     columns = columns_of(program)
     nodes = list(frames)
     for op in program.ops:
-        nodes.append(apply(op, [nodes[i] for i in op.of], columns[len(nodes)]))
+        nodes.append(apply(op, [nodes[i] for i in op.reads], columns[len(nodes)]))
     for node, expected in zip(nodes, columns):
         actual = tuple((f.name, f.dataType.simpleString()) for f in node.schema.fields)
         assert actual == expected
@@ -211,7 +211,7 @@ def programs(
         program = Program(inputs, (Op("concat", tuple(same)),), ())
     for _ in range(draw(st.integers(min(3, most), most))):
         op = draw(operators(program, whole))
-        if meet and min(op.of) < len(inputs):
+        if meet and min(op.reads) < len(inputs):
             continue
         program = Program(inputs, (*program.ops, op), ())
     nodes = len(inputs) + len(program.ops)
@@ -386,7 +386,7 @@ class Output:
 
     node: int
     frame: DiffFrame
-    seen: list[tuple[Any, int, int]]
+    updates: list[tuple[Any, int, int]]
     probe: Any
     #: The first time at which it is known: one that is added late knows no more of its past.
     first: int = 0
@@ -489,7 +489,7 @@ class Run:
         if not self._steps:
             self._add_outputs(0)
         for output, old in zip(self.outputs, before):
-            output.seen.extend(old.seen)
+            output.updates.extend(old.updates)
             output.first = old.first
             output.again = old.last if self._killed else []
 
@@ -531,17 +531,17 @@ class Run:
                 self._act(number, what, data)
         self._expected = {}
         before = [output.probe.time() for output in self.outputs]
-        counts = [len(output.seen) for output in self.outputs]
+        counts = [len(output.updates) for output in self.outputs]
         epoch = self.flow._state.epoch
         self.flow.step()
         for output, frontier, count in zip(self.outputs, before, counts):
             again, output.again = output.again, []
-            if again and normal(output.seen[count:][:len(again)]) == normal(again):
+            if again and normal(output.updates[count:][:len(again)]) == normal(again):
                 # Whether these updates had been emitted before the end is unknown.
-                del output.seen[count:count + len(again)]
+                del output.updates[count:count + len(again)]
             else:
                 again = []
-            new = output.seen[count:]
+            new = output.updates[count:]
             # After a step with nothing to do, the last commit is still the one before.
             output.last = (
                 new if self.flow._state.epoch > epoch else [*again, *output.last, *new]
@@ -646,7 +646,7 @@ class Run:
     def _check_new(self, output: Output, frontier: int | None, new: list[Any]) -> None:
         """Check the updates that one step emitted."""
         # A collection of constants alone is complete, and emits its updates, from the beginning.
-        if frontier is None and self._constants and len(output.seen) == len(new):
+        if frontier is None and self._constants and len(output.updates) == len(new):
             return
         assert self._discarded or frontier is not None or not new, "updates of what is complete"
         # Discarded updates are retracted at their own times.
@@ -662,7 +662,7 @@ class Run:
 
     def times(self, frontier: int | None) -> list[int]:
         """All times below a frontier at which anything may change, and the last one."""
-        emitted = [update for output in self.outputs for update in output.seen]
+        emitted = [update for output in self.outputs for update in output.updates]
         times = {time for updates in (*self.history, emitted) for _, time, _ in updates}
         later = [op.args[0] for op in self.program.ops if op.name in ("delay", "expire_after")]
         times |= {time + interval for time in times for interval in later}
@@ -684,7 +684,7 @@ class Run:
             for time in self.times(output.probe.time()):
                 if time < output.first:
                     continue
-                actual = accumulate(output.seen, time)
+                actual = accumulate(output.updates, time)
                 assert actual == self.expected(output.node, time), f"node {output.node} at {time}"
 
 

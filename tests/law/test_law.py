@@ -301,7 +301,7 @@ def stepwise(spark, program, cuts, **options):
             run.step(tuple(actions))
         run.finish()
         return [
-            total(((normal(record), time), diff) for record, time, diff in output.seen)
+            total(((normal(record), time), diff) for record, time, diff in output.updates)
             for output in run.outputs
         ]
 

@@ -80,7 +80,7 @@ def moving(draw, program, fields):
     added = (Op(draw(kinds), (0,), (draw(interval),)),)
     shifted = {0: draw(st.sampled_from([0, count]))}
     ops = tuple(
-        Op(op.name, tuple(n + 1 if n >= count else shifted.get(n, n) for n in op.of), op.args)
+        Op(op.name, tuple(n + 1 if n >= count else shifted.get(n, n) for n in op.reads), op.args)
         for op in program.ops
     )
     last = count + len(ops)

@@ -69,7 +69,7 @@ class Rounded(Run):
     def check(self):
         for output in self.outputs:
             for time in self.times(output.probe.time()):
-                actual = accumulate(output.seen, time)
+                actual = accumulate(output.updates, time)
                 assert rounded(actual) == rounded(self.expected(output.node, time)), time
 
 

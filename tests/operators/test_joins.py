@@ -133,7 +133,7 @@ def fed(spark, program, cuts, updates=None, **options):
             run.step(tuple(actions))
         run.finish()
         return [
-            total(((normal(record), time), diff) for record, time, diff in output.seen)
+            total(((normal(record), time), diff) for record, time, diff in output.updates)
             for output in run.outputs
         ]
 
@@ -555,7 +555,7 @@ def test_nothing_is_left_of_what_was_removed(spark):
             for side in (0, 1, 1, 0):
                 run.step(((side, what, ("rows", rows[side])), *move(1, 1)))
         last = run.times(None)[-1]
-        assert all(not accumulate(output.seen, last) for output in run.outputs)
+        assert all(not accumulate(output.updates, last) for output in run.outputs)
         run.finish()
 
 

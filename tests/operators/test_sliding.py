@@ -178,7 +178,7 @@ def sliding_programs(draw, **options):
     )
     first = st.sampled_from([0, count, count + 1, count + 1])
     ops = tuple(
-        Op(op.name, tuple(of + 2 if of >= count else of or draw(first) for of in op.of), op.args)
+        Op(op.name, tuple(of + 2 if of >= count else of or draw(first) for of in op.reads), op.args)
         for op in program.ops
     )
     others = {of + 2 if of >= count else of for of in program.outputs}
