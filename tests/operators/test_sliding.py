@@ -2,6 +2,7 @@
 
     delay(A, w) at t            =  A at t - w
     expire_after(A, w) at t     =  A at t  -  A at t - w
+
     expire_after(A, w, c) at t  =  the records of A at t with c + w > t
 """
 
@@ -95,14 +96,14 @@ def test_whole_histories(spark, history, u, v):
     rows = [(*record, time, diff) for record, time, diff in history]
     frame = DiffFrame(spark.createDataFrame(rows, f"{COLUMNS}, time int, diff int"))
     times = sorted({t + w for _, t, _ in history for w in (0, u, v, u + v)})
-    for name, found in program(frame, u, v).items():
-        seen = [(row[:-2], row[-2], row[-1]) for row in map(tuple, found.to_df().collect())]
+    for name, result in program(frame, u, v).items():
+        emitted = [(row[:-2], row[-2], row[-1]) for row in map(tuple, result.to_df().collect())]
         for t in range(-1, max(times, default=0) + 2) if max(times, default=0) < 60 else times:
-            assert accumulated(seen, t) == answers(history, u, v, t)[name], (name, t)
+            assert accumulated(emitted, t) == answers(history, u, v, t)[name], (name, t)
 
 
-def shown(seen):
-    return lambda record, time, diff: seen.append((tuple(record), time, diff))
+def shown(emitted):
+    return lambda record, time, diff: emitted.append((tuple(record), time, diff))
 
 
 @st.composite
@@ -124,25 +125,25 @@ def feeds(draw):
 def check_steps(spark, data, **options):
     steps, u, v = data.draw(feeds()), data.draw(INTERVALS), data.draw(INTERVALS)
     closes = data.draw(st.booleans())
-    given_ = [update for now, _ in steps for update in now]
+    history = [update for now, _ in steps for update in now]
     with Dataflow(spark, time_type="int", **options) as flow:
         source, session = flow.input("source", COLUMNS)
-        seen = {}
-        for name, found in program(source, u, v).items():
-            found.inspect(shown(seen.setdefault(name, [])))
+        emitted = {}
+        for name, result in program(source, u, v).items():
+            result.inspect(shown(emitted.setdefault(name, [])))
         for now, cut in steps:
             session.update([(*record, time, diff) for record, time, diff in now])
             flow.advance_to(cut)
             for t in range(cut):
-                expected = answers(given_, u, v, t)
-                for name, found in seen.items():
-                    assert accumulated(found, t) == expected[name], (name, t)
+                expected = answers(history, u, v, t)
+                for name, updates in emitted.items():
+                    assert accumulated(updates, t) == expected[name], (name, t)
         if closes:
             session.close()
             flow.step()
             for t in (cut, cut + u, cut + u + v, cut + u + 2 * v, 400):
-                for name, expected in answers(given_, u, v, t).items():
-                    assert accumulated(seen[name], t) == expected, (name, t)
+                for name, expected in answers(history, u, v, t).items():
+                    assert accumulated(emitted[name], t) == expected, (name, t)
 
 
 @examples(4)
@@ -173,55 +174,59 @@ def sliding_programs(draw, **options):
     program = draw(programs(**options))
     count, later = len(program.inputs), (draw(INTERVALS), draw(INTERVALS))
     added = tuple(
-        Op(name, (draw(st.sampled_from([0, of])),), (interval,))
-        for of, name, interval in zip((0, count), ("delay", "expire_after"), later)
+        Op(name, (draw(st.sampled_from([0, node])),), (interval,))
+        for node, name, interval in zip((0, count), ("delay", "expire_after"), later)
     )
     first = st.sampled_from([0, count, count + 1, count + 1])
     ops = tuple(
-        Op(op.name, tuple(of + 2 if of >= count else of or draw(first) for of in op.reads), op.args)
+        Op(
+            op.name,
+            tuple(node + 2 if node >= count else node or draw(first) for node in op.reads),
+            op.args,
+        )
         for op in program.ops
     )
-    others = {of + 2 if of >= count else of for of in program.outputs}
+    others = {node + 2 if node >= count else node for node in program.outputs}
     return Program(program.inputs, (*added, *ops), tuple(sorted(others | {count, count + 1})))
 
 
 REFUSED = ("may look at the times", "depend on when", "loop", "leave")
 buckets = st.integers(1, 3)
-held = st.sampled_from([0, 1, 4096])
+in_memory_rows = st.sampled_from([0, 1, 4096])
 
 
 @examples(3)
-@given(data=st.data(), buckets=buckets, held=held, history=st.booleans())
+@given(data=st.data(), buckets=buckets, in_memory_rows=in_memory_rows, history=st.booleans())
 def test_random_programs_that_grow_and_from_which_updates_are_discarded(
-    spark, data, buckets, held, history
+    spark, data, buckets, in_memory_rows, history
 ):
     program = data.draw(sliding_programs())
     schedule = data.draw(schedules(program.inputs, lags=True, discards=True))
     late = data.draw(st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=4, max_size=4))
     with Run(
-        spark, program, runner="local", buckets=buckets, held=held, late=late,
+        spark, program, runner="local", buckets=buckets, held=in_memory_rows, late=late,
         keeps=range(len(program.inputs)), keep_history=history,
     ) as run:
         run.take(schedule, REFUSED)
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_random_programs_in_spark(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, in_memory_rows=in_memory_rows)
+def test_random_programs_in_spark(spark, data, buckets, in_memory_rows):
     program = data.draw(sliding_programs(most=3))
     schedule = data.draw(schedules(program.inputs, most=3, frames=True))
-    with Run(spark, program, runner="spark", buckets=buckets, held=held) as run:
+    with Run(spark, program, runner="spark", buckets=buckets, held=in_memory_rows) as run:
         run.take(schedule)
 
 
 @examples(2)
-@given(data=st.data(), buckets=buckets, held=held, killed=st.booleans())
-def test_random_programs_in_stores(spark, data, buckets, held, killed, tmp_path_factory):
+@given(data=st.data(), buckets=buckets, in_memory_rows=in_memory_rows, killed=st.booleans())
+def test_random_programs_in_stores(spark, data, buckets, in_memory_rows, killed, tmp_path_factory):
     program = data.draw(sliding_programs(most=4))
     schedule = data.draw(schedules(program.inputs))
     reopened = data.draw(st.sets(st.integers(1, len(schedule)), min_size=1))
     with Run(
-        spark, program, runner="local", buckets=buckets, held=held, reopened=reopened,
+        spark, program, runner="local", buckets=buckets, held=in_memory_rows, reopened=reopened,
         killed=killed, store=str(tmp_path_factory.mktemp("store") / "sliding"),
     ) as run:
         run.take(schedule, REFUSED)
@@ -237,9 +242,9 @@ def frame(spark):
 
 @pytest.mark.parametrize("interval", [0, -3, 1.5, True, None, "7 days", datetime.timedelta(7)])
 def test_an_interval_of_integer_times_is_a_positive_integer(frame, interval):
-    for made in (frame.delay, frame.expire_after, lambda w: frame.expire_after(w, "at")):
+    for method in (frame.delay, frame.expire_after, lambda w: frame.expire_after(w, "at")):
         with pytest.raises(InvalidTimeError, match="interval"):
-            made(interval)
+            method(interval)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +255,9 @@ def test_an_interval_of_integer_times_is_a_positive_integer(frame, interval):
 )
 def test_an_interval_of_dates_and_timestamps_is_a_length_of_time(spark, kind, interval):
     frame = DiffFrame(spark.sql(f"SELECT 1 AS k, CAST('2026-03-01' AS {kind}) AS time, 1 AS diff"))
-    for made in (frame.delay, frame.expire_after):
+    for method in (frame.delay, frame.expire_after):
         with pytest.raises(InvalidTimeError, match="interval"):
-            made(interval)
+            method(interval)
 
 
 @pytest.mark.parametrize(
@@ -270,8 +275,8 @@ def test_all_types_of_times(spark, kind, interval, later):
         (moved,) = frame.delay(interval).to_df().selectExpr("CAST(time AS string) AS t").collect()
         assert moved.t == later
         for left in (frame.expire_after(interval), frame.expire_after(interval, "AT")):
-            found = left.to_df().where("diff < 0").selectExpr("CAST(time AS string) AS t").collect()
-            assert [row.t for row in found] == [later]
+            retractions = left.to_df().where("diff < 0").selectExpr("CAST(time AS string) AS t")
+            assert [row.t for row in retractions.collect()] == [later]
 
 
 def test_what_no_column_can_be(spark, frame):
@@ -311,17 +316,17 @@ def test_records_without_a_time_and_times_that_do_not_exist(spark, runner):
 def test_what_is_added_late_needs_the_times_of_what_came(spark):
     with Dataflow(spark, time_type="int") as flow:
         source, session = flow.input("source", COLUMNS)
-        kept = source.keep()
+        whole = source.keep()
         session.insert([(1, 0)])
         flow.advance_to(1)
         session.insert([(2, 4)])
         flow.advance_to(6)
-        for made in (lambda: source.delay(3).keep(), lambda: source.expire_after(3).keep()):
+        for keep_late in (lambda: source.delay(3).keep(), lambda: source.expire_after(3).keep()):
             with pytest.raises(NotReadableError, match="name a column with the time: expire_af"):
-                made()
+                keep_late()
         late = source.expire_after(5, "at").keep()
         flow.advance_to(7)
-        assert kept.at().count() == 2 and [tuple(row) for row in late.at().collect()] == [(2, 4)]
+        assert whole.at().count() == 2 and [tuple(row) for row in late.at().collect()] == [(2, 4)]
         flow.advance_to(10)
         assert late.at().collect() == []
 
@@ -337,8 +342,8 @@ def test_what_has_left_is_dropped(spark, column):
             flow.advance_to(t)
             session.insert([(t, t)])
             waits = [a for a in flow._state.traces if a.kind == "waiting"]
-            (held,) = [flow._state.traces[node].rows for node in waits]
-            assert t < 30 or held < 50
+            (rows,) = [flow._state.traces[node].rows for node in waits]
+            assert t < 30 or rows < 50
         flow.advance_to(200)
         assert [row.n for row in counted.at().collect()] == [10]
 
@@ -357,24 +362,24 @@ def test_a_step_reads_what_falls_due_and_nothing_else(spark):
 # The clock.
 
 
-def ticked(every, start, t):
-    return total([((t // every * every,), 1)]) if t >= start else total([])
+def ticked(interval, start, t):
+    return total([((t // interval * interval,), 1)]) if t >= start else total([])
 
 
 @examples(4)
-@given(data=st.data(), every=st.sampled_from([1, 2, 3, 10]), stored=st.booleans())
-def test_the_clock_has_the_last_tick(spark, data, every, stored, tmp_path_factory):
+@given(data=st.data(), interval=st.sampled_from([1, 2, 3, 10]), stored=st.booleans())
+def test_the_clock_has_the_last_tick(spark, data, interval, stored, tmp_path_factory):
     start = data.draw(st.sampled_from([0, 0, 1, 6, 7]))
     begin = data.draw(st.sampled_from([None, start])) if start == 0 else start
-    seen, ages = [], []
+    ticks, ages = [], []
     # A store that is opened again may emit the last updates twice, if their delivery is unknown.
     store = str(tmp_path_factory.mktemp("store") / "clock")
 
     def written(flow):
         a, _ = flow.input("a", "k int")
         flow.input("b", "k int")
-        now = flow.clock(every, name="time", start=begin)
-        now.keep("now").inspect(shown(seen))
+        now = flow.clock(interval, name="time", start=begin)
+        now.keep("now").inspect(shown(ticks))
         a.join(now).select("now").distinct().keep("age").inspect(shown(ages))
 
     def begun():
@@ -406,13 +411,13 @@ def test_the_clock_has_the_last_tick(spark, data, every, stored, tmp_path_factor
         for t in range(max(start, 0), min(at) - 1 if which in "ab" else 0):
             if flow["now"].probe().less_equal(t):
                 break
-            assert accumulated(seen, t) == ticked(every, start, t)
+            assert accumulated(ticks, t) == ticked(interval, start, t)
     flow.advance_to(max(at) + 3)
     for t in range(max(at) + 3):
-        assert accumulated(seen, t) == ticked(every, start, t), t
+        assert accumulated(ticks, t) == ticked(interval, start, t), t
     if max(at) + 2 >= start:
-        found = flow["now"].at().collect()
-        assert total((tuple(row), 1) for row in found) == accumulated(seen, max(at) + 2)
+        rows = flow["now"].at().collect()
+        assert total((tuple(row), 1) for row in rows) == accumulated(ticks, max(at) + 2)
     flow.close()
 
 
@@ -441,9 +446,9 @@ def test_the_clock_goes_on_with_those_that_are_open(spark):
 
 def test_what_a_clock_cannot_be(spark):
     with Dataflow(spark, time_type="timestamp") as flow:
-        for every in (0, 5, "1 month", None):
+        for interval in (0, 5, "1 month", None):
             with pytest.raises(InvalidTimeError, match="clock"):
-                flow.clock(every)
+                flow.clock(interval)
         flow.clock("1 second")
         with pytest.raises(SchemaError, match="has an input 'clock' already"):
             flow.clock("1 day")
@@ -456,8 +461,8 @@ def test_what_a_clock_cannot_be(spark):
 
 
 def test_another_interval_is_another_clock(spark, tmp_path):
-    def written(every):
-        return lambda flow: flow.clock(every).keep("now")
+    def written(interval):
+        return lambda flow: flow.clock(interval).keep("now")
 
     with Dataflow.open(str(tmp_path / "clock"), written(2), spark=spark) as flow:
         flow.advance_to(5)

@@ -2,6 +2,7 @@
 
     delay(A, w) at t            =  A at t - w
     expire_after(A, w) at t     =  A at t  -  A at t - w
+
     expire_after(A, w, c) at t  =  the records of A at t without c + w <= t
 """
 
@@ -46,8 +47,8 @@ def updates(draw, fields):
 
 @st.composite
 def intervals(draw, fields):
-    found = draw(st.tuples(*[st.sampled_from([0, 1, 2, 7])] * fields))
-    return found if any(found) else (*found[1:], 1)
+    lengths = draw(st.tuples(*[st.sampled_from([0, 1, 2, 7])] * fields))
+    return lengths if any(lengths) else (*lengths[1:], 1)
 
 
 def plus(time, by):
@@ -66,16 +67,16 @@ def late(history, w, t):
     return accumulated(history, tuple(a - b for a, b in zip(t, w)))
 
 
-def less(one, other):
-    return total([*one.items(), *((record, -n) for record, n in other.items())])
+def less(collection, other):
+    return total([*collection.items(), *((record, -n) for record, n in other.items())])
 
 
-def alive(found, w, t):
-    return total((r, n) for r, n in found.items() if not no_later(plus(r[1], w), t))
+def alive(collection, w, t):
+    return total((r, n) for r, n in collection.items() if not no_later(plus(r[1], w), t))
 
 
-def keys(found):
-    return total(((k,), n) for (k, _), n in found.items())
+def keys(collection):
+    return total(((k,), n) for (k, _), n in collection.items())
 
 
 def answers(history, u, v, t):
@@ -109,7 +110,7 @@ def normal(record):
     return tuple(tuple(value) if isinstance(value, tuple) else value for value in record)
 
 
-def made(spark, history, fields):
+def frame_of(spark, history, fields):
     rows = [(*record, time, diff) for record, time, diff in history]
     schema = f"{columns_of(fields)}, time {kind_of(fields)}, diff int"
     return DiffFrame(spark.createDataFrame(rows, schema))
@@ -120,47 +121,47 @@ def made(spark, history, fields):
 def test_whole_histories(spark, data, fields):
     history = data.draw(updates(fields))
     u, v = data.draw(intervals(fields)), data.draw(intervals(fields))
-    made_of = program(made(spark, history, fields), u, v)
-    for name in data.draw(st.lists(st.sampled_from(sorted(made_of)), min_size=1, max_size=2)):
-        found = made_of[name]
-        rows = [tuple(row) for row in found.to_df().collect()]
-        seen = [(normal(row[:-2]), tuple(row[-2]), row[-1]) for row in rows]
+    frames = program(frame_of(spark, history, fields), u, v)
+    for name in data.draw(st.lists(st.sampled_from(sorted(frames)), min_size=1, max_size=2)):
+        frame = frames[name]
+        rows = [tuple(row) for row in frame.to_df().collect()]
+        emitted = [(normal(row[:-2]), tuple(row[-2]), row[-1]) for row in rows]
         for t in product((*range(SIDE), 20), repeat=fields):
-            assert accumulated(seen, t) == answers(history, u, v, t)[name], (name, t)
+            assert accumulated(emitted, t) == answers(history, u, v, t)[name], (name, t)
 
 
-def shown(seen):
-    return lambda record, time, diff: seen.append((normal(record), tuple(time), diff))
+def shown(emitted):
+    return lambda record, time, diff: emitted.append((normal(record), tuple(time), diff))
 
 
 def check_steps(spark, data, fields, names=None, history=False, **options):
-    pending, given_ = data.draw(updates(fields)), []
+    pending, pushed = data.draw(updates(fields)), []
     u, v = data.draw(intervals(fields)), data.draw(intervals(fields))
-    kind, seen, kept = kind_of(fields), {}, {}
+    kind, emitted, collections = kind_of(fields), {}, {}
     with Dataflow(spark, time_type=kind, keep_history=history, **options) as flow:
         source, session = flow.input("source", columns_of(fields))
-        for name, found in program(source, u, v).items():
+        for name, frame in program(source, u, v).items():
             if names is None or name in names:
-                found.inspect(shown(seen.setdefault(name, [])))
-                kept[name] = found.keep()
+                frame.inspect(shown(emitted.setdefault(name, [])))
+                collections[name] = frame.keep()
         for _ in range(data.draw(st.integers(1, 4))):
-            now = [one for one in pending if data.draw(st.booleans())]
-            pending = [one for one in pending if one not in now]
-            now = [one for one in now if session._frontier.less_equal(one[1])]
+            now = [update for update in pending if data.draw(st.booleans())]
+            pending = [update for update in pending if update not in now]
+            now = [update for update in now if session._frontier.less_equal(update[1])]
             session.update([(*record, time, diff) for record, time, diff in now])
-            given_ += now
+            pushed += now
             flow.advance_to(data.draw(frontiers(session._frontier, fields)))
             for t in product(range(SIDE), repeat=fields):
                 if session._frontier.less_equal(t):
                     continue
-                expected = answers(given_, u, v, t)
-                for name, found in seen.items():
-                    assert accumulated(found, t) == expected[name], (name, t)
+                expected = answers(pushed, u, v, t)
+                for name, updates_of in emitted.items():
+                    assert accumulated(updates_of, t) == expected[name], (name, t)
             t = data.draw(st.tuples(*[st.integers(0, SIDE - 1)] * fields))
-            name = data.draw(st.sampled_from(sorted(kept)))
-            expected = answers(given_, u, v, t)[name]
+            name = data.draw(st.sampled_from(sorted(collections)))
+            expected = answers(pushed, u, v, t)[name]
             try:
-                there = kept[name].at(t, allow_negative=True).collect()
+                there = collections[name].at(t, allow_negative=True).collect()
             except NotReadableError as error:
                 assert session._frontier.less_equal(t) or "compacted" in str(error) and not history
             else:
@@ -206,11 +207,11 @@ def test_in_a_store_that_is_opened_again(spark, tmp_path):
     shutil.copytree(path, tmp_path / "other")
     with Dataflow.open(path, write((2, 1)), spark=spark, time_type=kind) as flow:
         flow.advance_to((9, 0))
-        found = {
+        actual = {
             t: [sorted(flow[name].at(t).toPandas()["k"]) for name in ("late", "recent", "fresh")]
             for t in [(8, 0), (8, 1), (8, 9)]
         }
-    assert found == {
+    assert actual == {
         (8, 0): [[], [1], [1]], (8, 1): [[1], [2], []], (8, 9): [[1, 2], [], []],
     }
     with pytest.raises(ProgramChangedError):
@@ -243,7 +244,7 @@ def test_what_cannot_be_later(spark):
 
 
 def test_what_is_said_of_a_column(spark):
-    frame = made(spark, [((1, (0, 0)), (0, 0), 1)], 2)
+    frame = frame_of(spark, [((1, (0, 0)), (0, 0), 1)], 2)
     with pytest.raises(SchemaError, match="column 'k' is of type int and the times of type st"):
         frame.expire_after((1, 0), "k")
     with pytest.raises(SchemaError, match="no column 'nosuch' for expire_after"):
@@ -255,9 +256,9 @@ def test_what_is_said_of_a_column(spark):
     )
     assert [tuple(row) for row in late.at((1, 5)).collect()] == [(1,)]
     for event in (None, (0, None)):
-        found = made(spark, [((1, event), (0, 0), 1)], 2)
+        late_rows = frame_of(spark, [((1, event), (0, 0), 1)], 2)
         with pytest.raises(InvalidTimeError, match="rows have no at"):
-            found.expire_after((1, 0), "at").to_df().collect()
+            late_rows.expire_after((1, 0), "at").to_df().collect()
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -275,7 +276,7 @@ def test_times_do_not_leave_their_range(spark, runner):
 
 
 def test_the_other_fields_have_their_room(spark):
-    frame = made(spark, [((1, (0, 0)), (0, 2**60), 1)], 2)
+    frame = frame_of(spark, [((1, (0, 0)), (0, 2**60), 1)], 2)
     assert frame.delay((0, 1)).to_df().collect()[0]["time"] == (0, 2**60 + 1)
     with pytest.raises(InvalidTimeError, match="moves to 57.* in the field 'b' of its time"):
         frame.delay((0, 2**62)).to_df().collect()
@@ -284,7 +285,7 @@ def test_the_other_fields_have_their_room(spark):
 def test_a_record_is_there_for_a_band_of_versions(spark):
     """An interval of 0 in a field leaves that out."""
     rows = [((1, (0, 0)), (1, 1), 1)]
-    there = made(spark, rows, 2).expire_after((0, 2)).select("k").agg(F.count("*").alias("n"))
+    there = frame_of(spark, rows, 2).expire_after((0, 2)).select("k").agg(F.count("*").alias("n"))
     assert {t: [row.n for row in there.at(t).collect()] for t in product((0, 1, 9), (0, 2, 3))} == {
         (0, 0): [], (0, 2): [], (0, 3): [], (1, 0): [], (1, 2): [1], (1, 3): [],
         (9, 0): [], (9, 2): [1], (9, 3): [],

@@ -154,10 +154,10 @@ def window(draw: st.DrawFn, partition: tuple[str, ...], by: tuple[str, ...]) -> 
         f"order by {', '.join(by)}" if by else "", frame,
     ]
     over = f"over ({' '.join(part for part in parts if part)})"
-    told = names[function] or function + " {}"
+    text = names[function] or function + " {}"
     if function.startswith(("row", "rank", "dense", "ntile")):
-        told = f"({told})::int"
-    return Window(f"{function} {over}", told.format(over))
+        text = f"({text})::int"
+    return Window(f"{function} {over}", text.format(over))
 
 
 @contextmanager
@@ -175,19 +175,19 @@ def query(several: list[Window]) -> Query:
 
 @examples(2)
 @given(
-    several=windows(), history=histories(), every=st.integers(1, 4), near=st.booleans(),
+    several=windows(), history=histories(), step_times=st.integers(1, 4), near=st.booleans(),
 )
-def test_random_windows(spark, several, history, every, near):
+def test_random_windows(spark, several, history, step_times, near):
     with small() if near else nullcontext():
-        run(spark, query(several), history, every)
+        run(spark, query(several), history, step_times)
 
 
 OVER = "over (partition by k order by x desc nulls last, s asc nulls first)"
 EACH = [
     *(Window(f"{name} {OVER}", f"{name} {OVER}") for name in (*NUMBERS, *RANKS, *OFFSETS)),
     *(
-        Window(f"{name} {OVER}", told.format(OVER))
-        for name, told in {**SUMS, **ENDS, **PASSING}.items()
+        Window(f"{name} {OVER}", text.format(OVER))
+        for name, text in {**SUMS, **ENDS, **PASSING}.items()
     ),
 ]
 
@@ -219,21 +219,23 @@ def kernels_of(node: Any) -> list[Any]:
     ("function", "condition", "most"), PLACES, ids=lambda value: str(value).replace(" ", "_")
 )
 @examples(1)
-@given(history=histories(), every=st.integers(1, 4), ties=st.booleans(), descending=st.booleans())
-def test_first_places(spark, function, condition, most, history, every, ties, descending):
+@given(
+    history=histories(), step_times=st.integers(1, 4), ties=st.booleans(), descending=st.booleans()
+)
+def test_first_places(spark, function, condition, most, history, step_times, ties, descending):
     by = f"x {'desc nulls last' if descending else 'asc nulls first'}"
     by += "" if ties and function != "row_number" else ", s asc nulls first"
     over = f"over (partition by k order by {by})"
     duckdb = condition.replace("<=>", "is not distinct from")
 
     def program(f: DiffFrame, _: Any) -> DiffFrame:
-        found = f.withColumn("r", F.expr(f"{function}() {over}")).where(condition)
-        (kernel,) = kernels_of(found._node)
+        frame = f.withColumn("r", F.expr(f"{function}() {over}")).where(condition)
+        (kernel,) = kernels_of(frame._node)
         assert isinstance(kernel, TopKKernel) and (kernel.k, kernel.mode) == (most, function)
-        return found.select("k", "r", "x", "s")
+        return frame.select("k", "r", "x", "s")
 
     sql = f"select k, ({function}() {over})::int as r, x, s from in0"
-    run(spark, Query(f"select * from ({sql}) where {duckdb}", program), history, every)
+    run(spark, Query(f"select * from ({sql}) where {duckdb}", program), history, step_times)
 
 
 @in_sql_text
@@ -242,8 +244,8 @@ def test_where_the_first_places_are_looked_for(spark):
     frame = sales(spark)
     by = by_v()
 
-    def first(found: DiffFrame) -> int | None:
-        (*_, kernel) = kernels_of(found._node)
+    def first(frame: DiffFrame) -> int | None:
+        (*_, kernel) = kernels_of(frame._node)
         return kernel.k if isinstance(kernel, TopKKernel) else None
 
     ranked = frame.select("k", F.upper("k").alias("up"), F.row_number().over(by).alias("r"))
@@ -267,9 +269,9 @@ def test_where_the_first_places_are_looked_for(spark):
     ):
         assert first(none) is None
     with Dataflow(spark) as flow:
-        given, _ = flow.input("in", "k string, v int")
-        kept = given.withColumn("r", F.row_number().over(by)).keep("kept")
-        assert first(kept.where("r = 1")) is None
+        rows, _ = flow.input("in", "k string, v int")
+        numbered = rows.withColumn("r", F.row_number().over(by)).keep("kept")
+        assert first(numbered.where("r = 1")) is None
 
 
 def test_what_is_read_of_the_first_ones_breaks_no_ties_otherwise(spark):
@@ -329,8 +331,8 @@ def test_windows_in_text(text):
         calls.append(call)
         return f"{{{len(calls) - 1}}}"
 
-    found, expected = with_windows_replaced(text, replacement), TEXTS[text]
-    assert " ".join(found.replace("} /", "}/").split("--")[0].split()) == expected[0]
+    actual, expected = with_windows_replaced(text, replacement), TEXTS[text]
+    assert " ".join(actual.replace("} /", "}/").split("--")[0].split()) == expected[0]
     assert calls == [WindowText(*parts) for parts in expected[1]]
 
 
@@ -368,14 +370,14 @@ class Histories:
 
 @st.composite
 def batches(draw: st.DrawFn) -> Histories:
-    standing: Counter = Counter()
+    counts: Counter = Counter()
     parts: list[list[tuple[tuple, int, int]]] = [[], [], [], []]
     for part, most in zip(parts, (40, 8, 4, 4)):
         changes = draw(st.lists(st.tuples(RECORD, st.integers(-2, 2)), max_size=most))
         for time, (record, diff) in enumerate(changes):
-            kept = max(standing[record] + diff, 0)
-            part.append((record, time // 2, kept - standing[record]))
-            standing[record] = kept
+            count = max(counts[record] + diff, 0)
+            part.append((record, time // 2, count - counts[record]))
+            counts[record] = count
     return Histories(parts[:3], parts[3])
 
 
@@ -386,13 +388,13 @@ def updates(layout: Layout, rows: list, start: int):
 
 
 @examples(50)
-@given(found=batches(), down=st.booleans(), last=st.booleans(), which=st.sets(
+@given(case=batches(), down=st.booleans(), last=st.booleans(), which=st.sets(
     st.sampled_from(range(len(FUNCTIONS))), min_size=1, max_size=3
 ))
-def test_what_is_near_is_enough(found, down, last, which):
+def test_what_is_near_is_enough(case, down, last, which):
     layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((down, last), (False, False))))
-    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(found.old)]
-    side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
+    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(case.old)]
+    side = Side(old, [], updates(layout, case.new, 300), 0, layout, ("k", "v", "w"), 300)
     kernel = WindowKernel(
         ("k", "v", "w"), (("v", down),), tuple(FUNCTIONS[i] for i in sorted(which)),
         TimeType(T.LongType()),
@@ -530,22 +532,22 @@ def results_of(functions, records: Counter, down: bool, last: bool) -> Counter:
             key=lambda record: (-record[1] if down else record[1], record[2] or 0),
         )
         for place, row in enumerate(rows):
-            total[(*row, *(result_of(one, rows, place, down) for one in functions))] += 1
+            total[(*row, *(result_of(function, rows, place, down) for function in functions))] += 1
     return total
 
 
 def random_batches(chance: random.Random) -> Histories:
     """As `batches`, with some rows in each frame."""
-    standing: Counter = Counter()
+    counts: Counter = Counter()
     parts: list[list[tuple[tuple, int, int]]] = [[], [], [], []]
     values = chance.choice([6, 20])
     for part, most in zip(parts, (chance.choice([5, 25]), 5, 3, 6)):
         for time in range(most):
             w = chance.choice([None, 1, 2, 3, 4])
             record = (chance.choice([0, 0, 1]), chance.randrange(values), w)
-            kept = max(standing[record] + chance.choice([-1, 1, 1, 2]), 0)
-            part.append((record, time // 2, kept - standing[record]))
-            standing[record] = kept
+            count = max(counts[record] + chance.choice([-1, 1, 1, 2]), 0)
+            part.append((record, time // 2, count - counts[record]))
+            counts[record] = count
     return Histories(parts[:3], parts[3])
 
 
@@ -554,17 +556,17 @@ def random_batches(chance: random.Random) -> Histories:
 def test_results_are_those_of_the_definition(seed):
     chance = random.Random(seed)
     few, down, last = chance.choice([0, 10**6]), chance.random() < 0.5, chance.random() < 0.5
-    found = random_batches(chance)
+    case = random_batches(chance)
     which = chance.sample(range(len(ALL_FUNCTIONS)), chance.choice([1, 3, 9]))
     layout = Layout((LONG,), value=Layout((LONG, LONG), ordering=((down, last), (False, False))))
-    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(found.old)]
-    side = Side(old, [], updates(layout, found.new, 300), 0, layout, ("k", "v", "w"), 300)
+    old = [updates(layout, rows, 100 * i).updates for i, rows in enumerate(case.old)]
+    side = Side(old, [], updates(layout, case.new, 300), 0, layout, ("k", "v", "w"), 300)
     functions = tuple(ALL_FUNCTIONS[i] for i in which)
     kernel = WindowKernel(("k", "v", "w"), (("v", down),), functions, TimeType(T.LongType()))
     with small(), thresholds.using(window_whole_rows_max=few):
         (columns, times, diffs), _ = kernel([side], None, range(3 + len(functions)))
     records: Counter = Counter()
-    for record, _, diff in chain(*found.old):
+    for record, _, diff in chain(*case.old):
         records[record] += diff
     before = results_of(functions, +records, down, last)
     lists = [i + 3 for i, function in enumerate(functions) if isinstance(function, Listed)]
@@ -572,15 +574,15 @@ def test_results_are_those_of_the_definition(seed):
         tuple(tuple(value) if i in lists else value for i, value in enumerate(row))
         for row in zip(*(column.to_pylist() for column in columns))
     ]
-    for until in sorted({time for _, time, _ in found.new}):
-        for record, time, diff in found.new:
+    for until in sorted({time for _, time, _ in case.new}):
+        for record, time, diff in case.new:
             records[record] += diff if time == until else 0
         now = results_of(functions, +records, down, last)
-        given: Counter = Counter()
+        actual: Counter = Counter()
         for row, time, diff in zip(changes, times.tolist(), diffs.tolist()):
-            given[row] += diff if time <= 300 + until else 0
+            actual[row] += diff if time <= 300 + until else 0
         now.subtract(before)
-        assert {row: n for row, n in given.items() if n} == {row: n for row, n in now.items() if n}
+        assert {row: n for row, n in actual.items() if n} == {row: n for row, n in now.items() if n}
 
 
 def test_a_sum_of_doubles_is_that_of_its_frame_alone():
@@ -593,8 +595,8 @@ def test_a_sum_of_doubles_is_that_of_its_frame_alone():
     side = Side([], [], new, 0, layout, ("k", "v", "w"), 0)
     total = Summed(pa.float64(), "w", FloatSum(pa.float64(), 0), Frame(True, 0, 1))
     kernel = WindowKernel(("k", "v", "w"), (("v", False),), (total,), TimeType(T.LongType()))
-    (found, _, _), _ = kernel([side], None, range(4))
-    sums = dict(zip(found[1].to_pylist(), found[3].to_pylist()))
+    (outputs, _, _), _ = kernel([side], None, range(4))
+    sums = dict(zip(outputs[1].to_pylist(), outputs[3].to_pylist()))
     assert sums == {0: 1e200, 1: 1e100, 2: 3.0, 3: 5.0, 4: 3.0}
 
 
@@ -609,19 +611,19 @@ def sales(spark) -> DiffFrame:
 
 def as_spark(spark, frame: DiffFrame, make: Callable[[Any], Any]) -> None:
     """A function of a collection equals, at each time, the function of its accumulation."""
-    found = make(frame)
-    updates = [tuple(row) for row in found.to_df().collect()]
-    given = [tuple(row) for row in frame.to_df().collect()]
+    result = make(frame)
+    updates = [tuple(row) for row in result.to_df().collect()]
+    input_updates = [tuple(row) for row in frame.to_df().collect()]
     for time in range(3):
-        now, made = (
+        now, actual = (
             total((normal(row[:-2]), row[-1]) for row in rows if row[-2] <= time)
-            for rows in (given, updates)
+            for rows in (input_updates, updates)
         )
         plain = make(spark.createDataFrame(list(now.elements()), frame.schema))
         if not time:
-            assert found.columns == plain.columns
-            assert [f.dataType for f in found.schema] == [f.dataType for f in plain.schema]
-        assert made == total((normal(row), 1) for row in plain.collect()), time
+            assert result.columns == plain.columns
+            assert [f.dataType for f in result.schema] == [f.dataType for f in plain.schema]
+        assert actual == total((normal(row), 1) for row in plain.collect()), time
 
 
 def by_v() -> Any:
@@ -693,27 +695,27 @@ def test_over_a_join(spark):
     wanted = [(5, 7, None), (5, 5, 7), (7, 7, None), (7, 5, 7), (6, 6, None)]
     for over, columns in ((by_name, ("a.v", "b.v")), (by_handle, (a["v"], b["v"]))):
         lag = F.lag(columns[1]).over(over)
-        found = pairs.select(*columns, lag)
-        assert sorted(map(tuple, found.at(0).collect()), key=str) == sorted(wanted, key=str)
+        selected = pairs.select(*columns, lag)
+        assert sorted(map(tuple, selected.at(0).collect()), key=str) == sorted(wanted, key=str)
         more = pairs.withColumn("before", lag)
         assert more.columns == ["k", "v", "k", "v", "before"]
-        made = more.select(*columns, "before")
-        assert sorted(map(tuple, made.at(0).collect()), key=str) == sorted(wanted, key=str)
+        named = more.select(*columns, "before")
+        assert sorted(map(tuple, named.at(0).collect()), key=str) == sorted(wanted, key=str)
 
 
 def test_records_that_are_equal_are_rows_of_their_own(spark):
     frame = DiffFrame(spark.createDataFrame([(7, 0, 3), (7, 1, -2)], "n int, time int, diff int"))
     over = SparkWindow.orderBy("n")
-    found = frame.select("n", F.row_number().over(over).alias("r"), F.lag("n").over(over))
-    assert sorted(found.at(0).collect(), key=str) == [(7, 1, None), (7, 2, 7), (7, 3, 7)]
-    assert found.at(1).collect() == [(7, 1, None)]
+    result = frame.select("n", F.row_number().over(over).alias("r"), F.lag("n").over(over))
+    assert sorted(result.at(0).collect(), key=str) == [(7, 1, None), (7, 2, 7), (7, 3, 7)]
+    assert result.at(1).collect() == [(7, 1, None)]
 
 
 def test_the_other_columns_break_ties(spark):
     rows = [("k", 1, "b", 0, 1), ("k", 1, None, 0, 1), ("k", 1, "a", 1, 1)]
     frame = DiffFrame(spark.createDataFrame(rows, "k string, v int, s string, time int, diff int"))
-    found = frame.withColumn("r", F.row_number().over(SparkWindow.partitionBy("k").orderBy("v")))
-    places = {row.s: row.r for row in found.at(1).collect()}
+    result = frame.withColumn("r", F.row_number().over(SparkWindow.partitionBy("k").orderBy("v")))
+    places = {row.s: row.r for row in result.at(1).collect()}
     assert places == {None: 1, "a": 2, "b": 3}
 
 
@@ -753,9 +755,9 @@ def test_errors_of_spark_get_through(spark, make):
 def test_more_removed_than_there_was_is_refused(spark):
     rows = [("a", 1, 0, 1), ("a", 2, 3, -1)]
     frame = DiffFrame(spark.createDataFrame(rows, "k string, v int, time int, diff int"))
-    found = frame.withColumn("r", F.row_number().over(by_v()))
+    result = frame.withColumn("r", F.row_number().over(by_v()))
     with pytest.raises(NegativeMultiplicityError, match=r"k='a', v=2.*time 3.*multiplicity -1"):
-        found.at(3).collect()
+        result.at(3).collect()
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
@@ -781,7 +783,7 @@ def test_in_a_loop_and_across_applications(spark, runner, tmp_path):
         [("a", 3, 1), ("a", 1, 1), ("a", 2, 1), ("b", 5, 1)], [("a", 1, -1), ("b", 4, 2)],
         [("a", 2, -1), ("b", 4, -1)], [("a", 1, 1)],
     ]
-    standing: Counter = Counter()
+    counts: Counter = Counter()
     for time, rows in enumerate(changes):
         with Dataflow.open(tmp_path, program, spark=spark, runner=runner, buckets=2) as flow:
             session = flow.session("in")
@@ -789,8 +791,8 @@ def test_in_a_loop_and_across_applications(spark, runner, tmp_path):
             flow.advance_to(time + 1)
             flow.step()
             for k, v, diff in rows:
-                standing[k, v] += diff
-            there = list(standing.elements())
+                counts[k, v] += diff
+            there = list(counts.elements())
             assert sorted(map(tuple, flow["least"].at(time).collect())) == least(there)
             sums = [(k, v, sum(w for key, w in there if key == k and w <= v)) for k, v in there]
             assert sorted(map(tuple, flow["sums"].at(time).collect())) == sorted(sums)
