@@ -300,11 +300,11 @@ def test_a_pipeline_reads_and_writes_a_store(tmp_path):
         (tmp_path / "landing" / f"{uuid.uuid4()}.json").write_text("\n".join(
             json.dumps({"id": id, "page": page, "seconds": 2}) for id, page in clicks))
         command = [sys.executable, str(PIPELINES / "night.py"), "--store", str(tmp_path / "store")]
-        kept = run(command, tmp_path)
+        printed = run(command, tmp_path)
         program = Path(sys.executable).parent / "spark-pipelines"
         run([str(program), "run", "--spec", str(specification)], specification.parent, **started)
         tables = specification.parent / "spark-warehouse"
-        return kept, *(
+        return printed, *(
             sorted(tuple(row.values()) for row in pq.read_table(tables / name).to_pylist())
             for name in ("busy_pages", "changes_of_pages")
         )
@@ -312,8 +312,8 @@ def test_a_pipeline_reads_and_writes_a_store(tmp_path):
     assert night((1, "home"), (2, "home"), (3, "shop")) == ([], [], [])
     first = [("home", 2, 4, 1, 1), ("shop", 1, 2, 1, 1)]
     assert night((2, "shop")) == (["home 2 4", "shop 1 2"], [("home", 2, 4)], first)
-    kept, busy, changes = night((4, "help"))
-    assert (kept, busy) == (["home 1 2", "shop 2 4"], [("shop", 2, 4)])
+    printed, busy, changes = night((4, "help"))
+    assert (printed, busy) == (["home 1 2", "shop 2 4"], [("shop", 2, 4)])
     assert changes == sorted([
         *first, ("home", 2, 4, 2, -1), ("home", 1, 2, 2, 1), ("shop", 1, 2, 2, -1),
         ("shop", 2, 4, 2, 1),

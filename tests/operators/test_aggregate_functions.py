@@ -99,7 +99,7 @@ def near(ours, theirs):
                 assert item == wanted, (row, other)
 
 
-def follow(spark, flow, rows, rows_in, query, kept, steps):
+def follow(spark, flow, rows, rows_in, query, outputs, steps):
     """Change the rows in some steps, and compare kept collections with plain Spark after each."""
     for time in range(1, steps + 1):
         gone, new = rows.change()
@@ -110,8 +110,8 @@ def follow(spark, flow, rows, rows_in, query, kept, steps):
         spark.createDataFrame(rows.there, COLUMNS).createOrReplaceTempView("t")
         wanted = shown(spark.sql(query).collect())
         spark.catalog.dropTempView("t")
-        for one in kept:
-            near(shown(one.at().collect()), wanted)
+        for output in outputs:
+            near(shown(output.at().collect()), wanted)
 
 
 def check_changes(spark, calls, runner, seed, steps=3):

@@ -208,9 +208,9 @@ def typed(spark):
     return DiffFrame(spark.createDataFrame(rows, f"{TYPED}, time int, diff int"))
 
 
-def same(found, expected, note=None):
-    assert types(found) == types(expected), note
-    assert rounded(multiset(found.at(1))) == rounded(multiset(expected)), note
+def same(actual, expected, note=None):
+    assert types(actual) == types(expected), note
+    assert rounded(multiset(actual.at(1))) == rounded(multiset(expected)), note
 
 
 def test_results_have_pysparks_names_types_and_values(spark):
@@ -231,7 +231,7 @@ def test_results_have_pysparks_names_types_and_values(spark):
 def test_other_forms_of_a_group(spark):
     frame = typed(spark)
     now = frame.at(1)
-    for of in [
+    for make in [
         lambda f: f.groupBy("k", "s").agg({"l": "max", "*": "count", "x": "mean"}),
         lambda f: f.groupBy("b").count(),
         lambda f: f.groupBy(["b", "day"]).sum("l", "d"),
@@ -241,7 +241,7 @@ def test_other_forms_of_a_group(spark):
         lambda f: f.groupBy().count(),
         lambda f: f.alias("a").groupBy("a.k").agg(F.max("a.l").alias("m")),
     ]:
-        same(of(frame), of(now))
+        same(make(frame), make(now))
 
 
 @pytest.mark.parametrize("name", ["k", "s"])
@@ -251,21 +251,21 @@ def test_an_alias_does_not_stand_for_the_column_of_its_name(spark, name):
     rows = [(1, 10, "a", (5,), 0, 1), (1, 20, "b", (6,), 0, 2)]
     frame = DiffFrame(spark.createDataFrame(rows, f"{schema}, time int, diff int"))
     groups = {"the field": lambda f: f.groupBy(F.col("f.k")).count()}
-    for made in (
+    for column in (
         F.col("n"), F.lit(7), F.when(F.col("n") > 10, 3).otherwise(4), F.col("f.k"),
         F.expr("n + 0"), F.col("n").cast("int"),
     ):
         groups.update({
-            f"{made}, counted": lambda f, made=made: f.groupBy(made.alias(name)).count(),
-            f"{made} and n": lambda f, made=made: (
-                f.groupBy(made.alias(name), "n").agg(F.sum("k").alias("t"))
+            f"{column}, counted": lambda f, column=column: f.groupBy(column.alias(name)).count(),
+            f"{column} and n": lambda f, column=column: (
+                f.groupBy(column.alias(name), "n").agg(F.sum("k").alias("t"))
             ),
-            f"{made}, summed": lambda f, made=made: (
-                f.agg(F.sum(made.alias(name)).alias("t"), F.max(made).alias("m"))
+            f"{column}, summed": lambda f, column=column: (
+                f.agg(F.sum(column.alias(name)).alias("t"), F.max(column).alias("m"))
             ),
         })
         with pytest.raises(SchemaError, match="an order takes columns"):
-            frame.top_k(1, made.alias(name).desc())
+            frame.top_k(1, column.alias(name).desc())
     assert len(groups) == 19
     # One of each kind, and of each kind of expression.
     check_against_pyspark(spark, [schema], [rows], groups, [*groups][::7], at=0)
@@ -413,7 +413,7 @@ def test_reducers_and_duplicates_in_spark(spark):
 
 
 SETS = tuple(
-    Op(name, of) for of in ((0, 1), (1, 0), (0, 0))
+    Op(name, inputs) for inputs in ((0, 1), (1, 0), (0, 0))
     for name in ("subtract", "exceptAll", "intersect", "intersectAll")
 )
 

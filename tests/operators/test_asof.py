@@ -24,17 +24,17 @@ THEIRS = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([None, *ra
 @st.composite
 def sides(draw: st.DrawFn) -> list[list[tuple[int, tuple, int]]]:
     """For each of some times the changes of both sides."""
-    standing: tuple[list, list] = ([], [])
+    present: tuple[list, list] = ([], [])
     times = []
     for _ in range(draw(st.integers(2, 5))):
         changes: list[tuple[int, tuple, int]] = []
         for side, records in enumerate((OURS, THEIRS)):
             for record in draw(st.lists(records, max_size=6)):
-                standing[side].append(record)
+                present[side].append(record)
                 changes.append((side, record, 1))
-            for _ in range(draw(st.integers(0, min(3, len(standing[side]))))):
-                at = draw(st.integers(0, len(standing[side]) - 1))
-                changes.append((side, standing[side].pop(at), -1))
+            for _ in range(draw(st.integers(0, min(3, len(present[side]))))):
+                at = draw(st.integers(0, len(present[side]) - 1))
+                changes.append((side, present[side].pop(at), -1))
         times.append(changes)
     return times
 
@@ -64,9 +64,9 @@ def asof(ours, theirs, direction, tolerance, exact, how) -> Counter:
 @given(
     history=sides(), direction=st.sampled_from(["backward", "forward", "nearest"]),
     exact=st.booleans(), tolerance=st.sampled_from([None, None, 0, 2]),
-    how=st.sampled_from(["left", "inner"]), every=st.integers(1, 3), near=st.booleans(),
+    how=st.sampled_from(["left", "inner"]), step_times=st.integers(1, 3), near=st.booleans(),
 )
-def test_random_histories(spark, history, direction, exact, tolerance, how, every, near):
+def test_random_histories(spark, history, direction, exact, tolerance, how, step_times, near):
     with small(), Dataflow(spark, runner="local", buckets=2) as flow:
         a, a_in = flow.input("a", "k string, at int, x int")
         b, b_in = flow.input("b", "K string, At int, y int")
@@ -86,7 +86,7 @@ def test_random_histories(spark, history, direction, exact, tolerance, how, ever
             for session in (a_in, b_in):
                 session.advance_to(time + 1)
                 session.flush()
-            if (time + 1) % every == 0 or time + 1 == len(history):
+            if (time + 1) % step_times == 0 or time + 1 == len(history):
                 flow.step()
         for time, wanted in enumerate(expected):
             total: Counter = Counter()

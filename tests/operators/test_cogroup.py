@@ -31,7 +31,7 @@ def in_arrow(key, left, right):
     def rows(table):
         return [(tuple(row[:-1]), row[-1]) for row in zip(*(c.to_pylist() for c in table.columns))]
 
-    return pa.table({"found": [one for (one,) in both(key, rows(left), rows(right))]})
+    return pa.table({"found": [value for (value,) in both(key, rows(left), rows(right))]})
 
 
 def in_pandas(key, left, right):
@@ -173,14 +173,14 @@ def test_a_cogroup_in_a_loop(spark):
             there = sent.select(F.col("to").alias("node"), "label").union(start)
             return there.groupBy("node").agg(F.min("label").alias("label"))
 
-        kept = start.groupBy("node").agg(F.min("label").alias("label")).iterate(spread).keep()
+        labels = start.groupBy("node").agg(F.min("label").alias("label")).iterate(spread).keep()
         edges_in.insert([(1, 2), (2, 3), (3, 3), (5, 4), (4, 4)])
         flow.advance_to(1)
-        assert dict(map(tuple, kept.at().collect())) == {1: 1, 2: 1, 3: 1, 4: 4, 5: 5}
+        assert dict(map(tuple, labels.at().collect())) == {1: 1, 2: 1, 3: 1, 4: 4, 5: 5}
         edges_in.remove([(1, 2)])
         edges_in.insert([(3, 5)])
         flow.advance_to(2)
-        assert dict(map(tuple, kept.at().collect())) == {2: 2, 3: 2, 4: 2, 5: 2}
+        assert dict(map(tuple, labels.at().collect())) == {2: 2, 3: 2, 4: 2, 5: 2}
 
 
 def test_one_key_of_all(spark):

@@ -362,8 +362,8 @@ def test_the_docstring_of_agg_lists_the_aggregates():
     # PySpark and SQL have these as other names of a count and of a percentile.
     shown -= {"count_distinct", "percentile_cont", "FILTER"}
     names = {function.name for function in FUNCTIONS.values()}
-    assert [n for n in names if not any(fnmatch(n, one) for one in shown)] == []
-    assert [one for one in shown if not any(fnmatch(n, one) for n in names)] == []
+    assert [n for n in names if not any(fnmatch(n, pattern) for pattern in shown)] == []
+    assert [pattern for pattern in shown if not any(fnmatch(n, pattern) for n in names)] == []
 
 
 @pytest.mark.parametrize("name", sorted(n for n in dir(GroupedData) if not n.startswith("_")))

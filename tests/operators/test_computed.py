@@ -141,10 +141,10 @@ def check(frame, table, columns, zone=""):
         formula = formula_of(column, zone=zone)
         assert formula is not None, f"{column} is not understood"
         assert formula.kind == field.dataType, column
-        found = column_of(formula.formula, table)
-        assert found.type == wanted.type, column
+        actual = column_of(formula.formula, table)
+        assert actual.type == wanted.type, column
         # As text, so that NaN is itself and 0.0 is not -0.0.
-        assert repr(listed(found)) == repr(listed(wanted)), column
+        assert repr(listed(actual)) == repr(listed(wanted)), column
         for none in (table.slice(0, 0), table.schema.empty_table()):
             assert len(column_of(formula.formula, none)) == 0
 
@@ -235,8 +235,8 @@ def utc(spark):
 
 #: Microseconds of timestamps: around midnights, months, years and leap days, and far away.
 MOMENTS = [
-    around + offset
-    for around in (0, 951_782_400_000_000, 1_709_164_800_000_000, 1_735_689_600_000_000,
+    moment + offset
+    for moment in (0, 951_782_400_000_000, 1_709_164_800_000_000, 1_735_689_600_000_000,
                    -2_208_988_800_000_000, -62_135_596_800_000_000, 253_402_300_800_000_000,
                    9_000_000_000_000_000_000, -9_000_000_000_000_000_000)
     for offset in (-86_400_000_000, -1, 0, 1, 59_999_999, 3_600_000_000, 86_399_999_999)
@@ -634,20 +634,20 @@ def test_a_filter_copies_what_is_read(spark, monkeypatch):
     on_table = projection.Filter.on_table
 
     def watched(self, table):
-        found = on_table(self, table)
-        tables.append((found.num_rows, found.column_names))
-        return found
+        result = on_table(self, table)
+        tables.append((result.num_rows, result.column_names))
+        return result
 
     monkeypatch.setattr(projection.Filter, "on_table", watched)
     with Dataflow(spark, runner="local") as flow:
         wide, session = flow.input("wide", "k long, a long, b long, c string")
         some = wide.where(F.col("a") > 1).where(F.col("b") < 9)
-        found = some.groupBy("k").agg(F.max("a").alias("a")).keep()
+        maxima = some.groupBy("k").agg(F.max("a").alias("a")).keep()
         for rows in (2, 5000):
             session.insert(pa.table({
                 "k": [0] * rows, "a": range(rows), "b": [0] * rows, "c": ["x"] * rows}))
             flow.advance_to(flow.session("wide").time() + 1)
-        assert found.at().collect() == [(0, 4999)]
+        assert maxima.at().collect() == [(0, 4999)]
     many = {frozenset(names) - {TIME, DIFF} for rows, names in tables if rows > 2000}
     assert many == {frozenset("kab"), frozenset("ka")}
 
@@ -682,9 +682,10 @@ def by_hand(monkeypatch):
 
 def program(frame):
     some = F.col("i").isNotNull() & ((F.col("s") != "B") | (F.col("d") < F.col("e")))
-    made = frame.where(some).withColumn("n", F.col("i") * 2 + 1)
-    made = made.select("n", "s", (F.col("n") % 3 == 0).alias("third"), F.coalesce("b", "i"), "u")
-    return made.drop("u").filter(F.col("n") > -5).count().keep()
+    chosen = frame.where(some).withColumn("n", F.col("i") * 2 + 1)
+    third = (F.col("n") % 3 == 0).alias("third")
+    chosen = chosen.select("n", "s", third, F.coalesce("b", "i"), "u")
+    return chosen.drop("u").filter(F.col("n") > -5).count().keep()
 
 
 @every_runner

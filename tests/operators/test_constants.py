@@ -114,12 +114,12 @@ def test_every_kind_of_table(spark, kind):
 def test_one_table_is_evaluated_and_arranged_once(spark):
     counted = spark.sparkContext.accumulator(0)
 
-    def seen(batches):
+    def counting(batches):
         for batch in batches:
             counted.add(batch.num_rows)
             yield batch
 
-    plain = spark.range(5).mapInArrow(seen, "id long").toDF("dst")
+    plain = spark.range(5).mapInArrow(counting, "id long").toDF("dst")
     with Dataflow(spark, runner="spark", buckets=2) as flow:
         frame, session = flow.input("edges", EDGES)
         outputs = [frame.join(plain, "dst").keep(), frame.semijoin(plain).keep(),

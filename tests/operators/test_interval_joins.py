@@ -81,9 +81,9 @@ def test_intervals_and_their_values_share_a_block(kind, data):
     table = pa.table({"low": column.take(pa.array(first, pa.int64())),
                       "high": column.take(pa.array(last, pa.int64())),
                       "row": np.arange(len(first))})
-    found = OfInterval("b", size, "low", "high").on_table(table)
+    block_rows = OfInterval("b", size, "low", "high").on_table(table)
     of_interval = {row: [] for row in range(len(first))}
-    for row, block in zip(found["row"].to_pylist(), found["b"].to_pylist()):
+    for row, block in zip(block_rows["row"].to_pylist(), block_rows["b"].to_pylist()):
         of_interval[row].append(block)
     for row, there in of_interval.items():
         assert len(set(there)) == len(there) <= 41
@@ -240,8 +240,8 @@ def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
     kind, values, holds = APART[condition]
     used = [re.search(rf"\b{name}\b", condition) for name in "xyzw"]
 
-    def match(one, other):
-        there = (one[1], other[1], one[2], other[2])
+    def match(left_row, right_row):
+        there = (left_row[1], right_row[1], left_row[2], right_row[2])
         if None in [value for value, known in zip(there, used) if known]:
             return False
         return holds(*(0 if value is None else value for value in there))
@@ -264,19 +264,19 @@ def test_bands_and_overlaps(spark, condition, data, how, runner, buckets):
             flow.advance_to(time + 1)
             actual = Counter(shown(row) for row in map(tuple, output.at().collect()))
             expected = []
-            for one in left:
-                some = [other for other in right if match(one, other)]
+            for left_row in left:
+                some = [other for other in right if match(left_row, other)]
                 if how in ("left_semi", "left_anti"):
-                    expected += [one] if bool(some) == (how == "left_semi") else []
+                    expected += [left_row] if bool(some) == (how == "left_semi") else []
                 else:
-                    expected += [(*one, *other) for other in some]
-                    expected += [(*one, None, None, None)] * (
+                    expected += [(*left_row, *other) for other in some]
+                    expected += [(*left_row, None, None, None)] * (
                         not some and how in ("left", "full")
                     )
             if how in ("right", "full"):
                 expected += [
                     (None, None, None, *other) for other in right
-                    if not any(match(one, other) for one in left)
+                    if not any(match(left_row, other) for left_row in left)
                 ]
             assert actual == Counter(map(shown, expected))
 
@@ -293,8 +293,8 @@ def test_sums_within_64_bits(spark, adds):
     def clipped(value, limit):
         return min(max(value + (limit if adds else -limit), least), most)
 
-    found = frame.select("value", "by", both.alias("sum")).at(0).collect()
-    assert {tuple(row) for row in found} == {(*row, clipped(*row)) for row in rows}
+    both_sums = frame.select("value", "by", both.alias("sum")).at(0).collect()
+    assert {tuple(row) for row in both_sums} == {(*row, clipped(*row)) for row in rows}
     for limit in (-5, 0, 4, 2**61):
         clipped_sum = _within_64_bits(F.col("value"), F.lit(limit).cast("long"), adds, limit)
         sums = frame.select("value", clipped_sum.alias("sum")).at(0).collect()

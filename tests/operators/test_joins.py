@@ -31,8 +31,8 @@ def by_name(*names):
     return tuple(Op("join", (0, 1), (names, how)) for how in (*HOWS, *HALVES))
 
 
-def by_condition(*args, of=(0, 1)):
-    return tuple(Op("join_on", of, (*args, how)) for how in HOWS)
+def by_condition(*args, inputs=(0, 1)):
+    return tuple(Op("join_on", inputs, (*args, how)) for how in HOWS)
 
 
 def ending(inputs, ops):
@@ -63,7 +63,7 @@ PROGRAMS = {
     ),
     "itself": ending(
         (LEFT,),
-        (*by_condition((("k", "k"),), False, ("differ", "x", "x"), of=(0, 0)),
+        (*by_condition((("k", "k"),), False, ("differ", "x", "x"), inputs=(0, 0)),
          Op("join", (0, 0), (("x",), "inner")), Op("join", (0, 0), (("k", "x"), "full"))),
     ),
     "cross": ending((LEFT, RIGHT), (Op("crossJoin", (0, 1)), Op("crossJoin", (0, 0)))),
@@ -231,7 +231,7 @@ def types(frame):
     return [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
 
 
-def standing(updates, at):
+def rows_at(updates, at):
     """The rows at a time, by sums of Python; unlike `oracle.accumulate` with the very values."""
     values, sums = {}, Counter()
     for *row, time, diff in updates:
@@ -241,14 +241,14 @@ def standing(updates, at):
     return [values[key] for key, n in sums.items() for _ in range(n)]
 
 
-def check_against_pyspark(spark, schemas, updates, made, in_spark=(), at=1):
+def check_against_pyspark(spark, schemas, updates, makers, in_spark=(), at=1):
     """Compare collections in one dataflow on the driver, and some of them also in Spark, with
     PySpark's frames.
 
     By name: a function of as many collections or frames as there are schemas.
     """
     plain = [
-        local_frame(spark, standing(rows, at), schema)
+        local_frame(spark, rows_at(rows, at), schema)
         for rows, schema in zip(updates, schemas)
     ]
     lazy = [
@@ -257,12 +257,12 @@ def check_against_pyspark(spark, schemas, updates, made, in_spark=(), at=1):
     ]
     with Dataflow(spark, runner="local", buckets=2) as flow:
         sides, sessions = zip(*(flow.input(f"in{i}", schema) for i, schema in enumerate(schemas)))
-        outputs = {name: make(*sides).arrange_by_self() for name, make in made.items()}
+        outputs = {name: make(*sides).arrange_by_self() for name, make in makers.items()}
         for session, rows in zip(sessions, updates):
             session.update([row for row in rows if row[-2] <= at])
             session.close()
         flow.step()
-        for name, make in made.items():
+        for name, make in makers.items():
             expected = make(*plain)
             wanted = multiset(expected)
             assert types(outputs[name]) == types(expected), name
@@ -296,8 +296,8 @@ PAIRS = [
 def pairs(spark):
     """Two frames that have another column in common."""
     schema = "k int, x string, time int, diff int"
-    one, other = (DiffFrame(spark.createDataFrame(rows, schema)) for rows in PAIRS)
-    return one, other
+    first, second = (DiffFrame(spark.createDataFrame(rows, schema)) for rows in PAIRS)
+    return first, second
 
 
 def in_turn(names, number):
@@ -327,8 +327,10 @@ def test_conditions_are_pysparks(spark, how):
 
 @pytest.mark.parametrize("how", HOWS)
 def test_equalities_with_and_without_nulls_in_one_condition(spark, how):
-    one = [(1, 0.0, 0, 1), (1, None, 0, 2), (None, -0.0, 0, 1), (None, None, 0, 1), (2, 1.0, 1, 1)]
-    other = [(1, -0.0, 0, 2), (1, None, 0, 1), (None, 0.0, 0, 3), (None, None, 1, 1)]
+    left_rows = [
+        (1, 0.0, 0, 1), (1, None, 0, 2), (None, -0.0, 0, 1), (None, None, 0, 1), (2, 1.0, 1, 1)
+    ]
+    right_rows = [(1, -0.0, 0, 2), (1, None, 0, 1), (None, 0.0, 0, 3), (None, None, 1, 1)]
     x, y, j, k = F.col("a.x"), F.col("b.x"), F.col("a.k"), F.col("b.k")
     joins = {
         "safe, then plain": by(j.eqNullSafe(k) & (x == y), how),
@@ -336,7 +338,7 @@ def test_equalities_with_and_without_nulls_in_one_condition(spark, how):
     }
     in_spark = {"full": joins, "left": ["safe, then plain"], "left_anti": ["plain, then safe"]}
     schemas = ["k int, x double", "k long, x double"]
-    check_against_pyspark(spark, schemas, [one, other], joins, in_spark.get(how, ()))
+    check_against_pyspark(spark, schemas, [left_rows, right_rows], joins, in_spark.get(how, ()))
 
 
 def test_synonyms(spark):
@@ -414,12 +416,12 @@ def test_a_hot_key_with_many_changes_in_one_step(spark, runner):
     count = 50_000
     times = np.arange(count)
 
-    def changes(name, of):
+    def changes(name, start):
         # Inserted when its time comes, removed when the next one comes.
         return pa.table({
             "k": np.zeros(2 * count, np.int32),
             name: np.concatenate([times, times]),
-            "time": np.concatenate([times * 2 + of, times * 2 + of + 2]),
+            "time": np.concatenate([times * 2 + start, times * 2 + start + 2]),
             "diff": np.repeat([1, -1], count),
         }).cast(pa.schema([("k", pa.int32()), (name, pa.int64()), ("time", pa.int64()),
                            ("diff", pa.int64())]))
@@ -530,11 +532,11 @@ def test_what_cannot_be_joined(spark, what):
 
 def test_collections_of_different_dataflows(spark):
     with Dataflow(spark) as flow, Dataflow(spark) as another:
-        one, _ = flow.input("one", "k int")
+        frame, _ = flow.input("one", "k int")
         other, _ = another.input("one", "k int")
         for wrong in (other, pairs(spark)[0]):
             with pytest.raises(SchemaError):
-                one.join(wrong, "k")
+                frame.join(wrong, "k")
 
 
 @every_runner
@@ -573,7 +575,7 @@ def test_lists_without_nulls_are_keys_like_others(spark):
         feed.remove([(1, True)])
         others_in.insert([([False], 4), ([], 5)])
         flow.advance_to(2)
-        found = [(row.n, row.f) for row in left.at().collect()]
-        assert sorted(found) == [(1, [True]), (2, [None]), (3, None)]
+        unmatched = [(row.n, row.f) for row in left.at().collect()]
+        assert sorted(unmatched) == [(1, [True]), (2, [None]), (3, None)]
         full = {(row.n, row.k) for row in both.at().collect()}
         assert full == {(1, None), (2, None), (3, None), (4, 2), (5, 3)}

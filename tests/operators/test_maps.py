@@ -28,9 +28,11 @@ PAIRS = [
 ]
 
 
-def whole_numbers(one: dict[str, float] | None) -> dict[str, int | None] | None:
+def whole_numbers(numbers: dict[str, float] | None) -> dict[str, int | None] | None:
     """A map with the same keys and some nulls, which Spark 4.2 turns into 0.0 among doubles."""
-    return one and {key: int(v) if math.isfinite(v) and v else None for key, v in one.items()}
+    return numbers and {
+        key: int(v) if math.isfinite(v) and v else None for key, v in numbers.items()
+    }
 
 
 def shown(rows: list[Row]) -> Counter[str]:

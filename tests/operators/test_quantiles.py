@@ -44,8 +44,10 @@ def updates(given_rows):
 def test_at_places(batches, came, parts, times, between):
     new = updates(came)
     old = [updates([(k, v, 0, d) for k, v, _, d in batch]).updates for batch in batches]
-    old = [replace(one, diff=int(one.diff[0])) if len(one) and len({*one.diff}) == 1 else one
-           for one in old]
+    old = [
+        replace(chunk, diff=int(chunk.diff[0])) if len(chunk) and len({*chunk.diff}) == 1 else chunk
+        for chunk in old
+    ]
     keys = UpdateChunk(np.arange(3), None, 0, 1)
     wanted = Quantiles(tuple(parts), True, times, between, pa.int64(), pa.list_(pa.float64()))
     key64, time = new.updates.key64, new.updates.times()
@@ -53,7 +55,7 @@ def test_at_places(batches, came, parts, times, between):
     results = at_places(keys, place, old, new, key64 * 4 + 1 + time, 4, wanted)
     events, totals, values, _ = results
     assert events.tolist() == sorted({0, 4, 8, *(key64 * 4 + 1 + time).tolist()})
-    for event, total, of in zip(events.tolist(), totals.tolist(), values.tolist()):
+    for event, total, quantiles in zip(events.tolist(), totals.tolist(), values.tolist()):
         key, until = divmod(event, 4)
         sums = Counter()
         for batch in batches:
@@ -63,7 +65,7 @@ def test_at_places(batches, came, parts, times, between):
             sums[v] += d if k == key and t < until else 0
         listed = [v for v in sorted(sums) for _ in range(max(sums[v], 0))]
         assert total == len(listed)
-        for low, high, part in zip(of[::2], of[1::2], parts):
+        for low, high, part in zip(quantiles[::2], quantiles[1::2], parts):
             if not listed:
                 continue
             if between:
@@ -116,7 +118,7 @@ def test_codes_are_decoded_to_their_values(kind, data):
 
 def shown(value):
     if isinstance(value, list):
-        return [shown(one) for one in value]
+        return [shown(item) for item in value]
     if isinstance(value, float):
         return "nan" if math.isnan(value) else value + 0.0
     return value

@@ -52,12 +52,12 @@ def blocks(stage, column):
 def test_each_pair_meets_in_one_block(values, scales, larger, whole):
     columns = []
     for side, scale in enumerate(scales):
-        of = [pair[side] for pair in values]
+        numbers = [pair[side] for pair in values]
         if whole:
-            of = [max(-2**63, min(v, 2**63 - 1)) for v in of]
-            columns.append(pa.array(of, pa.int64()))
+            numbers = [max(-2**63, min(v, 2**63 - 1)) for v in numbers]
+            columns.append(pa.array(numbers, pa.int64()))
         else:
-            columns.append(pa.array([Decimal(v).scaleb(-scale) for v in of],
+            columns.append(pa.array([Decimal(v).scaleb(-scale) for v in numbers],
                                     pa.decimal128(38, scale)))
     a, b = (column.to_pylist() for column in columns)
     ours = blocks(Within("b", "v", None), columns[0])
@@ -146,8 +146,8 @@ CONDITIONS = ["v > w", "v >= w", "v < w", "w < v", "w >= v", "NOT v > w"]
 def program(flow, kind, condition, wanted):
     rows, rows_in = flow.input("rows", f"k int, v {kind}")
     others, others_in = flow.input("others", f"u {kind}")
-    one = others.agg(F.max("u").alias("w"))
-    pairs = rows.crossJoin(one.hint("broadcast")).where(condition)
+    largest = others.agg(F.max("u").alias("w"))
+    pairs = rows.crossJoin(largest.hint("broadcast")).where(condition)
     return pairs.select(*wanted).keep(), rows_in, others_in
 
 
@@ -185,8 +185,8 @@ def test_what_is_compared_with_an_aggregate(spark, kind, data, condition, wanted
 def test_only_comparisons_with_one_record_are_found_by_ranges(spark):
     with Dataflow(spark) as flow:
         rows, _ = flow.input("rows", "k int, v long, x double")
-        one = rows.agg(F.max("v").alias("w"), F.max("x").alias("y"), empty=True).hint("broadcast")
-        pairs = rows.crossJoin(one)
+        extremes = rows.agg(F.max("v").alias("w"), F.max("x").alias("y"), empty=True)
+        pairs = rows.crossJoin(extremes.hint("broadcast"))
         assert may_be_compared(pairs._node)
         assert not may_be_compared(rows.crossJoin(rows.select("v").hint("broadcast"))._node)
 
@@ -248,9 +248,10 @@ def test_decimals_of_too_many_digits_are_rounded_before_they_are_compared(spark)
         with Dataflow(spark, runner="local") as flow:
             rows, rows_in = flow.input("rows", "u decimal(38,6)")
             others, others_in = flow.input("others", "w decimal(36,2)")
-            one = others.agg(F.max("w").alias("w"))
+            largest = others.agg(F.max("w").alias("w"))
             for condition in ("u > w", "u <= w"):
-                rows.crossJoin(one.hint("broadcast")).where(condition).select("u").keep(condition)
+                pairs = rows.crossJoin(largest.hint("broadcast")).where(condition)
+                pairs.select("u").keep(condition)
             rows_in.insert(frame)
             others_in.insert([(least,)])
             flow.advance_to(1)
@@ -272,8 +273,8 @@ def test_values_of_several_types_are_compared(spark, left, right, condition, exp
     with Dataflow(spark, runner="local") as flow:
         rows, rows_in = flow.input("rows", f"v {left}")
         others, others_in = flow.input("others", f"u {right}")
-        one = others.agg(F.max("u").alias("w"))
-        output = rows.crossJoin(one.hint("broadcast")).where(condition).keep()
+        largest = others.agg(F.max("u").alias("w"))
+        output = rows.crossJoin(largest.hint("broadcast")).where(condition).keep()
         for session, values in ((rows_in, [8, 9, 10]), (others_in, [9])):
             kind = left if session is rows_in else right
             number = Decimal if kind.startswith("decimal") else int

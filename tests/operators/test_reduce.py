@@ -43,33 +43,33 @@ def calls(tmp_path):
             file.write(f"{key!r} {values!r}\n")
         return added(key, values)
 
-    def told():
+    def calls_since():
         lines = Path(log).read_text().splitlines()
         log.write_text("")
         return sorted(lines)
 
-    return counted, told
+    return counted, calls_since
 
 
 @every_runner
 def test_it_is_called_once_for_each_touched_key_and_interesting_time(spark, runner, calls):
-    counted, told = calls
+    counted, calls_since = calls
     with Dataflow(spark, runner=runner, buckets=3) as flow:
         n, n_in = flow.input("n", "k string, n long")
-        seen = []
-        n.reduce(counted, "total long", key="k").inspect(lambda r, t, d: seen.append((r, t, d)))
+        updates = []
+        n.reduce(counted, "total long", key="k").inspect(lambda r, t, d: updates.append((r, t, d)))
         run(flow, n_in, [(k, i, 0, 1) for k in "abcdef" for i in (1, 2)], 1)
-        assert told() == sorted(f"({k!r},) [((1,), 1), ((2,), 1)]" for k in "abcdef")
+        assert calls_since() == sorted(f"({k!r},) [((1,), 1), ((2,), 1)]" for k in "abcdef")
         # One key changes at two times, and at a third in a way that cancels out.
         run(flow, n_in, [("b", 5, 1, 1), ("b", 5, 3, -1), ("b", 7, 2, 1), ("b", 7, 2, -1)], 5)
-        assert told() == [
+        assert calls_since() == [
             "('b',) [((1,), 1), ((2,), 1), ((5,), 1)]", "('b',) [((1,), 1), ((2,), 1)]"
         ]
-        assert accumulate(seen, 1)[("b", 8)] == 1 and accumulate(seen, 3)[("b", 3)] == 1
+        assert accumulate(updates, 1)[("b", 8)] == 1 and accumulate(updates, 3)[("b", 3)] == 1
         # A key that vanishes needs no call, and one that is not touched has none.
         run(flow, n_in, [("c", 1, 5, -1), ("c", 2, 5, -1)], 6)
-        assert told() == []
-        assert ("c", 3) not in accumulate(seen, 5) and accumulate(seen, 4)[("c", 3)] == 1
+        assert calls_since() == []
+        assert ("c", 3) not in accumulate(updates, 5) and accumulate(updates, 4)[("c", 3)] == 1
 
 
 @every_runner
@@ -89,19 +89,19 @@ def test_tables_come_and_go(spark, runner, form):
     rows = [(1, 2, "b", 0, 1), (1, 1, "a", 0, 2), (2, 1, "z", 1, 1), (1, 1, "a", 2, -2)]
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "k int, n long, word string")
-        seen = []
+        updates = []
         words = n.groupBy("k").reduce(spread, "word string, many long", form=form)
-        words.inspect(lambda r, t, d: seen.append((r, t, d)))
+        words.inspect(lambda r, t, d: updates.append((r, t, d)))
         run(flow, n_in, rows, 3)
-    assert accumulate(seen, 0) == Counter({(1, "a", 2): 1, (1, "b", 1): 1})
-    assert accumulate(seen, 2) == Counter({(1, "b", 1): 1, (2, "z", 1): 1})
+    assert accumulate(updates, 0) == Counter({(1, "a", 2): 1, (1, "b", 1): 1})
+    assert accumulate(updates, 2) == Counter({(1, "b", 1): 1, (2, "z", 1): 1})
 
 
 def test_values_come_in_order_with_nulls_first(spark):
-    seen = []
+    groups = []
 
     def look(key, values):
-        seen.append((key, values))
+        groups.append((key, values))
         return []
 
     rows = [("k", 2, "b", 0, 1), ("k", None, "z", 0, 3), ("k", 2, None, 0, 1), ("k", 1, "y", 0, 1)]
@@ -112,7 +112,7 @@ def test_values_come_in_order_with_nulls_first(spark):
         n_in.update(frame.withColumn("time", frame.time.cast("long")))
         n_in.close()
         flow.step()
-    assert seen == [
+    assert groups == [
         (("k",), [((None, "z"), 3), ((1, "y"), 1), ((2, None), 1), ((2, "b"), 1)])
     ]
 
@@ -131,8 +131,8 @@ def test_a_failing_function_is_told_with_key_and_time_and_the_step_can_be_repeat
 
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "k string, n long")
-        seen = []
-        n.reduce(moody, "total long", key="k").inspect(lambda r, t, d: seen.append((r, t, d)))
+        updates = []
+        n.reduce(moody, "total long", key="k").inspect(lambda r, t, d: updates.append((r, t, d)))
         n_in.update([("a", 1, 0, 1), ("b", 2, 7, 1)])
         n_in.advance_to(9)
         n_in.flush()
@@ -142,19 +142,19 @@ def test_a_failing_function_is_told_with_key_and_time_and_the_step_can_be_repeat
         assert "('b',)" in message and "time 7" in message and "no b today" in message
         flag.unlink()
         flow.step()
-        assert sorted(seen) == [(("a", 1), 0, 1), (("b", 2), 7, 1)]
+        assert sorted(updates) == [(("a", 1), 0, 1), (("b", 2), 7, 1)]
 
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_negative_multiplicities_are_refused_unless_allowed(spark, allowed):
     rows = [("a", 1, 0, 1), ("a", 2, 3, -1)]
     frame = DiffFrame(spark.createDataFrame(rows, "k string, n long, time int, diff int"))
-    found = frame.reduce(added, "total long", key="k", allow_negative=allowed)
+    totals = frame.reduce(added, "total long", key="k", allow_negative=allowed)
     if allowed:
-        assert found.at(3).collect() == [("a", -1)]
+        assert totals.at(3).collect() == [("a", -1)]
         return
     with pytest.raises(NegativeMultiplicityError, match=r"'a'.* at time 3 .*\(2,\).* -1"):
-        found.to_df()
+        totals.to_df()
 
 
 @pytest.mark.parametrize("back_to", ["a state of the same step", "what was before the step"])
@@ -177,7 +177,7 @@ def test_another_result_for_the_same_values_is_refused(spark, back_to):
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "message"),
     [
         ([(1, 2)], "a row of 2 values"),
         ([("x",)], "not a int64"),
@@ -185,10 +185,10 @@ def test_another_result_for_the_same_values_is_refused(spark, back_to):
         (None, "TypeError"),
     ],
 )
-def test_wrong_results_are_told(spark, result, told):
+def test_wrong_results_are_told(spark, result, message):
     rows = [("a", 1, 0, 1)]
     frame = DiffFrame(spark.createDataFrame(rows, "k string, n long, time int, diff int"))
-    with pytest.raises((SchemaError, FunctionError), match=told):
+    with pytest.raises((SchemaError, FunctionError), match=message):
         frame.reduce(lambda key, values: result, "x long", key="k").to_df()
 
 
@@ -216,15 +216,15 @@ def test_output_is_taken_back_exactly(spark, runner):
     rows = [("a", 1, 0, 1), ("a", 2, 0, 2)]
     with Dataflow(spark, runner=runner) as flow:
         n, n_in = flow.input("n", "k string, n long")
-        seen = []
+        updates = []
         n.reduce(pairs, "x long, y double", key="k").inspect(
-            lambda r, t, d: seen.append((r, t, d)))
+            lambda r, t, d: updates.append((r, t, d)))
         with pytest.raises(SchemaError):  # a long is no double: refused, and nothing is applied
             n_in.update([("a", "x", 0, 1)])
         run(flow, n_in, rows, 1)
-        assert accumulate(seen, 0) == Counter({
+        assert accumulate(updates, 0) == Counter({
             ("a", 1, 2.0): 2, ("a", 2, 2.0): 1, ("a", None, 0.5): 1
         })
-        del seen[:]
+        del updates[:]
         run(flow, n_in, [("a", 2, 1, -1)], 2)
-        assert sorted(seen) == [(("a", 1, 2.0), 1, -1), (("a", 2, 2.0), 1, -1)]
+        assert sorted(updates) == [(("a", 1, 2.0), 1, -1), (("a", 2, 2.0), 1, -1)]

@@ -33,8 +33,8 @@ COLUMNS = "user long, ts {}, n long"
 
 
 def session(gap: str, name: str | None = None) -> Any:
-    found = F.session_window("ts", F.expr(DYNAMIC) if gap == "dynamic" else GAPS[gap])
-    return found if name is None else found.alias(name)
+    window = F.session_window("ts", F.expr(DYNAMIC) if gap == "dynamic" else GAPS[gap])
+    return window if name is None else window.alias(name)
 
 
 def text(gap: str) -> Any:
@@ -74,16 +74,16 @@ def at(minute: int | None) -> datetime.datetime | None:
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[tuple[Any, int]]]:
     """The changes at each of some times; only a record that is there is removed."""
-    standing: list[Any] = []
+    present: list[Any] = []
     times = []
     for _ in range(draw(st.integers(2, 4))):
         changes = []
         for record in draw(st.lists(RECORDS, max_size=7)):
-            standing.append(record)
+            present.append(record)
             changes.append((record, 1))
-        for _ in range(draw(st.integers(0, min(4, len(standing))))):
-            place = draw(st.integers(0, len(standing) - 1))
-            changes.append((standing.pop(place), -1))
+        for _ in range(draw(st.integers(0, min(4, len(present))))):
+            place = draw(st.integers(0, len(present) - 1))
+            changes.append((present.pop(place), -1))
         times.append(changes)
     return times
 
@@ -102,58 +102,58 @@ def hashable(value: Any) -> Any:
 
 
 def answers(
-    spark: Any, name: str, write: Any, gap: str, kind: str, standing: list[Counter]
+    spark: Any, name: str, write: Any, gap: str, kind: str, collections: list[Counter]
 ) -> list[Counter]:
     """The answers of plain Spark at each time: one query, with the time as one more key."""
     rows = [
         (time, user, at(minute), n)
-        for time, there in enumerate(standing) for user, minute, n in there.elements()
+        for time, there in enumerate(collections) for user, minute, n in there.elements()
     ]
     table = spark.createDataFrame(rows, "time int, " + COLUMNS.format(kind))
-    found = QUERIES[name](table, write, gap, "time")
-    place = found.columns.index("time")
-    made: list[Counter] = [Counter() for _ in standing]
-    for row in found.collect():
+    frame = QUERIES[name](table, write, gap, "time")
+    place = frame.columns.index("time")
+    counts: list[Counter] = [Counter() for _ in collections]
+    for row in frame.collect():
         time, rest = row[place], [value for i, value in enumerate(row) if i != place]
-        made[time][hashable(rest)] += 1
-    return made
+        counts[time][hashable(rest)] += 1
+    return counts
 
 
 def check(
-    spark: Any, name: str, gap: str, history: list[list[tuple[Any, int]]], *, every: int = 1,
+    spark: Any, name: str, gap: str, history: list[list[tuple[Any, int]]], *, step_times: int = 1,
     write: Any = session, kind: str = "timestamp", runner: str = "local",
 ) -> None:
     """Step after so many times, and compare at each of them."""
     with Dataflow(spark, runner=runner, buckets=2) as flow:
         events, events_in = flow.input("events", COLUMNS.format(kind))
-        seen: list[tuple[Any, int, int]] = []
-        QUERIES[name](events, write, gap).inspect(lambda r, t, d: seen.append((r, t, d)))
-        standing: Counter = Counter()
+        updates: list[tuple[Any, int, int]] = []
+        QUERIES[name](events, write, gap).inspect(lambda r, t, d: updates.append((r, t, d)))
+        present: Counter = Counter()
         stages = []
         for time, changes in enumerate(history):
             for (user, minute, n), diff in changes:
                 events_in.update([(user, at(minute), n, time, diff)])
-                standing[user, minute, n] += diff
-            stages.append(Counter(standing))
+                present[user, minute, n] += diff
+            stages.append(Counter(present))
             events_in.advance_to(time + 1)
             events_in.flush()
-            if (time + 1) % every == 0 or time + 1 == len(history):
+            if (time + 1) % step_times == 0 or time + 1 == len(history):
                 flow.step()
     expected = answers(spark, name, write, gap, kind, stages)
     for time, wanted in enumerate(expected):
-        found: Counter = Counter()
-        for record, moment, diff in seen:
-            found[hashable(record)] += diff if moment <= time else 0
-        assert {r: n for r, n in found.items() if n} == wanted, f"{name}, {gap} at {time}"
+        actual: Counter = Counter()
+        for record, moment, diff in updates:
+            actual[hashable(record)] += diff if moment <= time else 0
+        assert {r: n for r, n in actual.items() if n} == wanted, f"{name}, {gap} at {time}"
 
 
 @examples(0.3)
 @given(
     name=st.sampled_from(sorted(QUERIES)), gap=st.sampled_from(["static", "dynamic"]),
-    history=histories(), every=st.integers(1, 3),
+    history=histories(), step_times=st.integers(1, 3),
 )
-def test_random_histories(spark, name, gap, history, every):
-    check(spark, name, gap, history, every=every)
+def test_random_histories(spark, name, gap, history, step_times):
+    check(spark, name, gap, history, step_times=step_times)
 
 
 @pytest.mark.parametrize("gap", GAPS)
@@ -167,23 +167,23 @@ def test_each_query_and_gap(spark, runner, name, gap):
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.slow)])
 def test_times_without_a_zone_and_sql_text(spark, runner, gap):
     check(spark, "by key", gap, HISTORY, runner=runner, write=text,
-          kind="timestamp_ntz", every=2)
+          kind="timestamp_ntz", step_times=2)
 
 
 def test_a_session_more_changes_no_other(spark):
     with Dataflow(spark) as flow:
         events, events_in = flow.input("events", COLUMNS.format("timestamp"))
-        seen: list[Any] = []
+        updates: list[Any] = []
         counts = events.groupBy("user", session("static")).count()
-        counts.inspect(lambda r, t, d: seen.append((t, d)))
+        counts.inspect(lambda r, t, d: updates.append((t, d)))
         events_in.insert([(1, at(minute), 0) for minute in range(60, 600, 10)])
         flow.advance_to(1)
         flow.step()
-        del seen[:]
+        del updates[:]
         events_in.insert([(1, at(0), 0)])
         flow.advance_to(2)
         flow.step()
-    assert seen == [(1, 1)]
+    assert updates == [(1, 1)]
 
 
 USES = {
@@ -249,14 +249,14 @@ def test_a_text_like_a_window_is_none(spark):
         rows, rows_in = flow.input("rows", "`window(x)` string, n int")
         text = F.lit("session_window(")
         a, b = rows.alias("a"), rows.alias("b")
-        kept = [
+        collections = [
             rows.where("`window(x)` = 'window('").keep("where"),
             a.join(b, (F.col("a.`window(x)`") != text) & (F.col("a.n") == F.col("b.n"))).keep("on"),
         ]
         rows_in.insert([("window(", 1), ("other", 2)])
         rows_in.discard("`window(x)` = 'window(' AND n > 1")
         flow.advance_to(1)
-        assert [ours.at().count() for ours in kept] == [1, 2]
+        assert [ours.at().count() for ours in collections] == [1, 2]
         for wrong in (F.col("a.nosuch") == text, F.expr("a.`window(x)` = b.`session_window(y)`")):
             with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
                 a.join(b, wrong)

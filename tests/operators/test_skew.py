@@ -55,21 +55,21 @@ updates = st.lists(
 def test_a_spread_join_gives_what_it_gives_unspread(
     spark, on, hint, how, left, right, buckets, runner
 ):
-    found = []
+    counts_by_form = []
     for spread in (True, False):
         with Dataflow(spark, runner=runner, buckets=buckets) as flow:
             schema = "k int, s string, x int"
             (a, a_in), (b, b_in) = (flow.input(name, schema) for name in "ab")
-            one, other = HINTS[hint](a, b) if spread else (a, b)
+            hinted, other = HINTS[hint](a, b) if spread else (a, b)
             keys = ON[on](a, b)
             if not isinstance(keys[0], str):
-                keys, one, other = keys[0], one.alias("l"), other.alias("r")
-            given_: Counter = Counter()
+                keys, hinted, other = keys[0], hinted.alias("l"), other.alias("r")
+            counts: Counter = Counter()
 
-            def take(record, time, diff, given_=given_):
-                given_[tuple(record), time] += diff
+            def take(record, time, diff, counts=counts):
+                counts[tuple(record), time] += diff
 
-            one.join(other, keys, how).inspect(take)
+            hinted.join(other, keys, how).inspect(take)
             for session, rows in ((a_in, left), (b_in, right)):
                 session.update([(k, s, x, t, d) for k, s, x, t, d in rows if t < 2])
             for upto in (2, 4):
@@ -77,8 +77,8 @@ def test_a_spread_join_gives_what_it_gives_unspread(
                 flow.step()
                 for session, rows in ((a_in, left), (b_in, right)):
                     session.update([(k, s, x, t, d) for k, s, x, t, d in rows if t >= upto])
-            found.append({place: diff for place, diff in given_.items() if diff})
-    assert found[0] == found[1]
+            counts_by_form.append({place: diff for place, diff in counts.items() if diff})
+    assert counts_by_form[0] == counts_by_form[1]
 
 
 def test_a_hot_key_is_the_work_of_many_tasks(spark):
@@ -110,14 +110,14 @@ def test_ranges_are_looked_into_in_a_hot_key(spark, on):
     with Dataflow(spark, runner="local", buckets=2) as flow:
         a, a_in = flow.input("a", "k int, lo long, hi long")
         b, b_in = flow.input("b", "j int, low long, high long")
-        found = a.join(b.hint("skew", "j", 7), F.expr(f"k = j and {on}"))
-        kept = found.agg(F.count("*").alias("n")).keep()
+        pairs_in = a.join(b.hint("skew", "j", 7), F.expr(f"k = j and {on}"))
+        count = pairs_in.agg(F.count("*").alias("n")).keep()
         begin, key = np.arange(20_000) * 10, np.full(20_000, 7, np.int32)
         a_in.insert(pa.table({"k": key, "lo": begin, "hi": begin + 10}))
         b_in.insert(pa.table({"j": key, "low": begin - 5, "high": begin + 15}))
         flow.advance_to(1)
         pairs = (3 if "hi" in on.split() else 2) * 20_000
-        assert pairs - 3 < kept.at().collect()[0].n <= pairs
+        assert pairs - 3 < count.at().collect()[0].n <= pairs
         assert flow.last_report.rows_out < 2 * 10**6
         a_in.remove([(7, 50, 60)])
         flow.advance_to(2)
@@ -132,7 +132,7 @@ def test_values_of_all_types_that_may_be_hot(spark):
     }
     for runner in "local", "spark":
         with Dataflow(spark, runner=runner, buckets=2) as flow:
-            found = []
+            joins = []
             sessions = []
             for name, value in kinds.items():
                 (a, a_in), (b, b_in) = (
@@ -140,13 +140,13 @@ def test_values_of_all_types_that_may_be_hot(spark):
                 )
                 joined = a.hint("skew", "k", value).join(b, "k")
                 joined.keep()
-                found.append(joined)
+                joins.append(joined)
                 sessions += [(a_in, value), (b_in, value)]
             for session, value in sessions:
                 session.insert([(value, 1), (value, 2)])
             flow.advance_to(1)
             flow.step()
-            for joined in found:
+            for joined in joins:
                 assert joined.at(0).count() == 4
 
 
@@ -177,8 +177,8 @@ def test_a_hint_for_other_columns_than_the_key_does_nothing(spark):
         frame, session = flow.input("a", "k int, s string")
         plain = frame.join(frame.select("k", F.lit(1).alias("one")), "k")
         same = frame.hint("skew", "s", "a").join(frame.select("k", F.lit(1).alias("one")), "k")
-        for found in plain, same:
-            found.keep()
+        for result in plain, same:
+            result.keep()
         session.insert([(1, "a")])
         flow.advance_to(1)
         flow.step()
@@ -201,9 +201,9 @@ CAST = {
 
 @pytest.mark.parametrize("name", CAST)
 def test_a_key_that_the_other_side_has_in_another_type(spark, name):
-    one, value, other, equal, hot = CAST[name]
+    kind, value, other, equal, hot = CAST[name]
     with Dataflow(spark, runner="local", buckets=2) as flow:
-        (a, a_in), (b, b_in) = flow.input("a", f"k {one}, x int"), flow.input("b", f"k {other}")
+        (a, a_in), (b, b_in) = flow.input("a", f"k {kind}, x int"), flow.input("b", f"k {other}")
         joined = a.hint("skew", "k", hot).join(b, "k").keep()
         a_in.insert([(value, 1), (value, 2)])
         b_in.insert([(equal,)])
@@ -228,7 +228,7 @@ def test_spark_and_the_driver_know_the_same_hot_keys(spark, kind, value):
     try:
         frame = spark.createDataFrame(table, schema.struct)
         assert frame.schema["k"].dataType.simpleString() == kind
-        found = [row.hot for row in frame.select(hot.in_frame().alias("hot")).collect()]
+        actual = [row.hot for row in frame.select(hot.in_frame().alias("hot")).collect()]
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
-    assert found == hot.in_table(table).tolist() == [True, False]
+    assert actual == hot.in_table(table).tolist() == [True, False]
