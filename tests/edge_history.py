@@ -32,7 +32,7 @@ class EdgeHistory:
         self._change([*map(self._draw, range(number)), *others], [])
 
     def change(self, number: int, *, twice: bool = False) -> None:
-        """Remove three edges and insert `number` edges; `twice` also inserts a removed edge again."""
+        """Remove three edges and insert `number` ones; `twice` inserts a removed edge again."""
         removed = self._chance.sample(self.rows, 3)
         again = removed[:1] if twice else []
         self._change([*map(self._draw, range(number)), *again], removed)
