@@ -398,8 +398,8 @@ class Output:
 class Run:
     """A program in a dataflow, and everything that was handed in so far.
 
-    Up to ``held`` rows of a batch stay in memory where they may, so with zero all are in files; and
-    rows are treated then as many rows are. With few, operators work through few rows at once.
+    Up to ``memory_rows`` rows of a batch stay in memory. With zero all are in files, and few rows
+    take the paths of many. With a small number, operators work through few rows at once.
 
     Outputs may be added ``late``, each before its step; the nodes with numbers in
     ``keeps`` are kept from the beginning. Inputs that are ``keyed`` have their first column as key:
@@ -416,7 +416,7 @@ class Run:
         program: Program,
         *,
         kept: bool = False,
-        held: int = Thresholds.in_memory_rows_max,
+        memory_rows: int = Thresholds.in_memory_rows_max,
         late: Sequence[int] = (),
         keeps: Collection[int] = (),
         keyed: Collection[int] = (),
@@ -427,7 +427,7 @@ class Run:
         **options: Any,
     ):
         self.spark, self.program = spark, program
-        self._held = held
+        self._memory_rows = memory_rows
         self._limits = ExitStack()
         self._store, self._reopened, self._killed = store, set(reopened), killed
         self._keyed, self._constants, self._keeps = keyed, constants, keeps
@@ -462,8 +462,8 @@ class Run:
     def _write(self, flow: Dataflow) -> None:
         """Write the program, with all outputs that there are by now."""
         self.flow = flow
-        if self._held < Thresholds.in_memory_rows_max:
-            flow._piece_rows = max(1, 4 * self._held)
+        if self._memory_rows < Thresholds.in_memory_rows_max:
+            flow._piece_rows = max(1, 4 * self._memory_rows)
         self.sessions: list[Any] = []
         self._names = {}
         frames = []
@@ -495,8 +495,8 @@ class Run:
 
     def __enter__(self) -> "Run":
         # Without rows in memory all batches are files, also large ones.
-        more = {} if self._held else MANY
-        self._limits.enter_context(thresholds.using(in_memory_rows_max=self._held, **more))
+        more = {} if self._memory_rows else MANY
+        self._limits.enter_context(thresholds.using(in_memory_rows_max=self._memory_rows, **more))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -41,7 +41,7 @@ def run(spark: Any, folder: str, count: int, first: int = 0) -> Counter[str]:
         killed = data.draw(st.booleans())
         for name, (form, stored) in FORMS.items():
             with tempfile.TemporaryDirectory(dir=folder) as store, Run(
-                spark, program, runner="local", buckets=buckets, held=memory_rows,
+                spark, program, runner="local", buckets=buckets, memory_rows=memory_rows,
                 store=f"{store}/store" if stored else None,
                 reopened=reopened if stored else (), killed=killed,
             ) as program_run:

@@ -139,7 +139,7 @@ def test_a_store_is_opened_with_other_outputs(spark, data, buckets, memory_rows)
                 frames[number].keep(f"out{number}")
 
     with tempfile.TemporaryDirectory() as store, Run(
-        spark, first, keeps=keeps, store=store, held=memory_rows, **options
+        spark, first, keeps=keeps, store=store, memory_rows=memory_rows, **options
     ) as run:
         for actions in schedule[:stops]:
             run.step(actions)

@@ -261,7 +261,7 @@ def check(spark, data, program, most, **options):
     with tasks_here(Random(data.draw(st.integers(0, 99)))) as used:
         buckets = data.draw(st.integers(1, 3))
         with Run(
-            spark, program, runner="spark", buckets=buckets, held=memory_rows, **options
+            spark, program, runner="spark", buckets=buckets, memory_rows=memory_rows, **options
         ) as run:
             for actions in schedule:
                 run.step(actions)

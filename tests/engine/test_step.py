@@ -51,7 +51,7 @@ def changes_forever(spark, steps, **options):
     choice = random.Random(steps)
     records: Counter[tuple[int, str]] = Counter()
     sizes = []
-    with Run(spark, program, kept=True, runner="local", buckets=2, held=0, **options) as run:
+    with Run(spark, program, kept=True, runner="local", buckets=2, memory_rows=0, **options) as run:
         check, run.check = run.check, lambda: None
         run.flow._piece_rows = 1000  # else each record would have a file of its own
         for step in range(steps):

@@ -55,14 +55,14 @@ def check_discards(spark, data, **options):
 @given(data=st.data(), buckets=buckets, memory_rows=memory_rows, history=st.booleans())
 def test_random_programs_on_the_driver(spark, data, buckets, memory_rows, history):
     check_discards(
-        spark, data, runner="local", buckets=buckets, held=memory_rows, keep_history=history
+        spark, data, runner="local", buckets=buckets, memory_rows=memory_rows, keep_history=history
     )
 
 
 @examples(0.3)
 @given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
 def test_random_programs_in_spark(spark, data, buckets, memory_rows):
-    check_discards(spark, data, runner="spark", buckets=buckets, held=memory_rows)
+    check_discards(spark, data, runner="spark", buckets=buckets, memory_rows=memory_rows)
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])

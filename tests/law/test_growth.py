@@ -36,20 +36,20 @@ def check_growth(spark, data, lags=False, **options):
 @given(data=st.data(), buckets=buckets, memory_rows=memory_rows, history=st.booleans())
 def test_operators_that_are_added_late_on_the_driver(spark, data, buckets, memory_rows, history):
     check_growth(
-        spark, data, runner="local", buckets=buckets, held=memory_rows, keep_history=history
+        spark, data, runner="local", buckets=buckets, memory_rows=memory_rows, keep_history=history
     )
 
 
 @examples(3)
 @given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
 def test_operators_that_make_inputs_meet_of_which_one_lags(spark, data, buckets, memory_rows):
-    check_growth(spark, data, lags=True, runner="local", buckets=buckets, held=memory_rows)
+    check_growth(spark, data, lags=True, runner="local", buckets=buckets, memory_rows=memory_rows)
 
 
 @examples(0.3)
 @given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
 def test_operators_that_are_added_late_in_spark(spark, data, buckets, memory_rows):
-    check_growth(spark, data, runner="spark", buckets=buckets, held=memory_rows)
+    check_growth(spark, data, runner="spark", buckets=buckets, memory_rows=memory_rows)
 
 
 # Programs name the kept collections, and reading changes no state.

@@ -98,7 +98,7 @@ def looping(draw: st.DrawFn, loops: int) -> Program:
 def test_random_loops_on_the_driver(spark, data, buckets, memory_rows):
     program = data.draw(looping(0))
     schedule = data.draw(schedules(program.inputs))
-    with Run(spark, program, runner="local", buckets=buckets, held=memory_rows) as run:
+    with Run(spark, program, runner="local", buckets=buckets, memory_rows=memory_rows) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
@@ -109,7 +109,7 @@ def test_random_loops_on_the_driver(spark, data, buckets, memory_rows):
 def test_random_nested_loops_on_the_driver(spark, data, buckets, memory_rows):
     program = data.draw(looping(data.draw(st.sampled_from([1, 1, 2]))))
     schedule = data.draw(schedules(program.inputs, most=4))
-    with Run(spark, program, runner="local", buckets=buckets, held=memory_rows) as run:
+    with Run(spark, program, runner="local", buckets=buckets, memory_rows=memory_rows) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
@@ -120,7 +120,7 @@ def test_random_nested_loops_on_the_driver(spark, data, buckets, memory_rows):
 def test_random_loops_that_change_the_runner(spark, data, buckets, memory_rows):
     program = data.draw(looping(0))
     schedule = data.draw(schedules(program.inputs, most=3, frames=True))
-    with Run(spark, program, buckets=buckets, held=memory_rows) as run:
+    with Run(spark, program, buckets=buckets, memory_rows=memory_rows) as run:
         for actions in schedule:
             run.flow.runner = data.draw(st.sampled_from(["auto", *RUNNERS]))
             run.flow.local_rows = data.draw(st.sampled_from([0, 2, 5]))

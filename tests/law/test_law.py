@@ -21,7 +21,7 @@ EXAMPLES = settings().max_examples
 RUNNERS = ["local", "spark"]
 #: On the driver keys are looked for in more than four files of a batch at once.
 buckets = st.sampled_from([1, 2, 3, 7])
-held = st.sampled_from([0, 1, 4096])
+memory_rows = st.sampled_from([0, 1, 4096])
 
 every_runner = pytest.mark.parametrize("runner", RUNNERS)
 
@@ -35,33 +35,33 @@ def examples(share: float) -> settings:
 
 
 @examples(3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_steps_on_the_driver(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_steps_on_the_driver(spark, data, buckets, memory_rows):
     program = data.draw(programs())
     schedule = data.draw(schedules(program.inputs))
-    with Run(spark, program, runner="local", buckets=buckets, held=held) as run:
+    with Run(spark, program, runner="local", buckets=buckets, memory_rows=memory_rows) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_steps_in_spark(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_steps_in_spark(spark, data, buckets, memory_rows):
     program = data.draw(programs(most=4))
     schedule = data.draw(schedules(program.inputs, most=3, frames=True))
-    with Run(spark, program, runner="spark", buckets=buckets, held=held) as run:
+    with Run(spark, program, runner="spark", buckets=buckets, memory_rows=memory_rows) as run:
         for actions in schedule:
             run.step(actions)
         run.finish()
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_steps_that_change_the_runner(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_steps_that_change_the_runner(spark, data, buckets, memory_rows):
     program = data.draw(programs(most=4))
     schedule = data.draw(schedules(program.inputs, most=4, frames=True))
-    with Run(spark, program, buckets=buckets, held=held) as run:
+    with Run(spark, program, buckets=buckets, memory_rows=memory_rows) as run:
         for actions in schedule:
             run.flow.runner = data.draw(st.sampled_from(["auto", "auto", *RUNNERS]))
             run.flow.local_rows = data.draw(st.sampled_from([0, 2, 5]))
@@ -135,26 +135,28 @@ def check_other_inputs(spark, data, **options):
 
 
 @examples(2)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_inputs_of_other_kinds_on_the_driver(spark, data, buckets, held):
-    check_other_inputs(spark, data, runner="local", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_inputs_of_other_kinds_on_the_driver(spark, data, buckets, memory_rows):
+    check_other_inputs(spark, data, runner="local", buckets=buckets, memory_rows=memory_rows)
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_inputs_of_other_kinds_in_spark(spark, data, buckets, held):
-    check_other_inputs(spark, data, runner="spark", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_inputs_of_other_kinds_in_spark(spark, data, buckets, memory_rows):
+    check_other_inputs(spark, data, runner="spark", buckets=buckets, memory_rows=memory_rows)
 
 
 # Kept collections.
 
 
 @examples(0.5)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_latest_time_can_be_read(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_latest_time_can_be_read(spark, data, buckets, memory_rows):
     program = data.draw(programs(most=3))
     schedule = data.draw(schedules(program.inputs))
-    with Run(spark, program, kept=True, runner="local", buckets=buckets, held=held) as run:
+    with Run(
+        spark, program, kept=True, runner="local", buckets=buckets, memory_rows=memory_rows,
+    ) as run:
         for actions in schedule:
             before = [output.probe.time() for output in run.outputs]
             run.step(actions)
@@ -202,13 +204,13 @@ def test_a_join_that_waits_keeps_earlier_times_readable(spark, joined):
 
 
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_all_times_can_be_read(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_all_times_can_be_read(spark, data, buckets, memory_rows):
     program = data.draw(programs(most=3))
     schedule = data.draw(schedules(program.inputs))
     with Run(
         spark, program, kept=True, keep_history=True, runner="local", buckets=buckets,
-        held=held,
+        memory_rows=memory_rows,
     ) as run:
         for actions in schedule:
             run.step(actions)
@@ -346,11 +348,13 @@ def one_bit_hash():
 
 
 @examples(0.8)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_colliding_hashes(spark, data, buckets, held):
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_colliding_hashes(spark, data, buckets, memory_rows):
     program = data.draw(programs())
     schedule = data.draw(schedules(program.inputs, most=8))
-    with one_bit_hash(), Run(spark, program, runner="local", buckets=buckets, held=held) as run:
+    with one_bit_hash(), Run(
+        spark, program, runner="local", buckets=buckets, memory_rows=memory_rows,
+    ) as run:
         for actions in schedule:
             run.step(actions)
         wanted = run.flow._state.graph.wanted
@@ -364,7 +368,7 @@ def test_colliding_hashes_over_many_steps_and_merges(spark, runner, name):
     cuts = [(to, to) for to in range(1, LAST + 2)]
     expected = stepwise(spark, program, cuts, runner="local", buckets=1)
     with one_bit_hash():
-        assert stepwise(spark, program, cuts, runner=runner, buckets=1, held=0) == expected
+        assert stepwise(spark, program, cuts, runner=runner, buckets=1, memory_rows=0) == expected
 
 
 # Programs that were wrong once.

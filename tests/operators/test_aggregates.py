@@ -100,7 +100,7 @@ def test_aggregates(spark, keys, cuts):
     ))
     fed(spark, program, cuts, [UPDATES], runner="local", buckets=2)
     with one_bit_hash():
-        fed(spark, program, cuts, [UPDATES], runner="local", buckets=1, held=0)
+        fed(spark, program, cuts, [UPDATES], runner="local", buckets=1, memory_rows=0)
 
 
 def test_aggregates_in_spark(spark):

@@ -166,7 +166,9 @@ def test_every_way_in_spark(spark, name, cut):
 def test_colliding_hashes(spark, name):
     expected = fed(spark, PROGRAMS[name], CUTS["even"], runner="local", buckets=1)
     with one_bit_hash():
-        actual = fed(spark, PROGRAMS[name], CUTS["taking turns"], runner="local", buckets=1, held=0)
+        actual = fed(
+            spark, PROGRAMS[name], CUTS["taking turns"], runner="local", buckets=1, memory_rows=0
+        )
     assert actual == expected
 
 

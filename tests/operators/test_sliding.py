@@ -204,7 +204,7 @@ def test_random_programs_that_grow_and_from_which_updates_are_discarded(
     schedule = data.draw(schedules(program.inputs, lags=True, discards=True))
     late = data.draw(st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=4, max_size=4))
     with Run(
-        spark, program, runner="local", buckets=buckets, held=in_memory_rows, late=late,
+        spark, program, runner="local", buckets=buckets, memory_rows=in_memory_rows, late=late,
         keeps=range(len(program.inputs)), keep_history=history,
     ) as run:
         run.take(schedule, REFUSED)
@@ -215,7 +215,7 @@ def test_random_programs_that_grow_and_from_which_updates_are_discarded(
 def test_random_programs_in_spark(spark, data, buckets, in_memory_rows):
     program = data.draw(sliding_programs(most=3))
     schedule = data.draw(schedules(program.inputs, most=3, frames=True))
-    with Run(spark, program, runner="spark", buckets=buckets, held=in_memory_rows) as run:
+    with Run(spark, program, runner="spark", buckets=buckets, memory_rows=in_memory_rows) as run:
         run.take(schedule)
 
 
@@ -226,8 +226,8 @@ def test_random_programs_in_stores(spark, data, buckets, in_memory_rows, killed,
     schedule = data.draw(schedules(program.inputs))
     reopened = data.draw(st.sets(st.integers(1, len(schedule)), min_size=1))
     with Run(
-        spark, program, runner="local", buckets=buckets, held=in_memory_rows, reopened=reopened,
-        killed=killed, store=str(tmp_path_factory.mktemp("store") / "sliding"),
+        spark, program, runner="local", buckets=buckets, memory_rows=in_memory_rows,
+        reopened=reopened, killed=killed, store=str(tmp_path_factory.mktemp("store") / "sliding"),
     ) as run:
         run.take(schedule, REFUSED)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import Run, pool, programs, schedules
-from test_law import buckets, examples, held
+from test_law import buckets, examples, memory_rows
 
 
 def check_reopening(spark, data, most=4, lags=False, **options):
@@ -38,20 +38,22 @@ def check_reopening(spark, data, most=4, lags=False, **options):
 
 
 @examples(0.75)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_reopened_on_the_driver(spark, data, buckets, held):
-    check_reopening(spark, data, runner="local", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_reopened_on_the_driver(spark, data, buckets, memory_rows):
+    check_reopening(spark, data, runner="local", buckets=buckets, memory_rows=memory_rows)
 
 
 @pytest.mark.slow
 @examples(0.3)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_reopened_in_spark(spark, data, buckets, held):
-    check_reopening(spark, data, most=3, runner="spark", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_reopened_in_spark(spark, data, buckets, memory_rows):
+    check_reopening(spark, data, most=3, runner="spark", buckets=buckets, memory_rows=memory_rows)
 
 
 @pytest.mark.slow
 @examples(1)
-@given(data=st.data(), buckets=buckets, held=held)
-def test_reopened_while_inputs_lag(spark, data, buckets, held):
-    check_reopening(spark, data, lags=True, runner="local", buckets=buckets, held=held)
+@given(data=st.data(), buckets=buckets, memory_rows=memory_rows)
+def test_reopened_while_inputs_lag(spark, data, buckets, memory_rows):
+    check_reopening(
+        spark, data, lags=True, runner="local", buckets=buckets, memory_rows=memory_rows
+    )
