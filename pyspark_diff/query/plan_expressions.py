@@ -68,10 +68,22 @@ _PATTERNS = {
     "LikeAll": "LIKE ALL", "LikeAny": "LIKE ANY", "NotLikeAll": "NOT LIKE ALL",
     "NotLikeAny": "NOT LIKE ANY",
 }
-#: Functions between a time and its microseconds, by the types of both.
+#: The texts between a time and its microseconds, by the types of both. Each keeps all digits, and
+#: those of a time without a zone do not depend on the zone of the session.
+_FROM_ZONE, _TO_ZONE = "unix_micros({})", "timestamp_micros({})"
+_FROM_LOCAL = (
+    "CAST(CAST(CAST(({} - TIMESTAMP_NTZ'1970-01-01 00:00:00') AS INTERVAL SECOND) "
+    "AS DECIMAL(18,6)) * 1000000 AS BIGINT)"
+)
+_TO_LOCAL = (
+    "(TIMESTAMP_NTZ'1970-01-01 00:00:00' + "
+    "make_dt_interval(0, 0, 0, CAST({} AS DECIMAL(18,0)) / 1000000))"
+)
 _MICROSECONDS = {
-    ("timestamp", "long"): "unix_micros", ("long", "timestamp"): "timestamp_micros",
-    ("timestamp", "bigint"): "unix_micros", ("bigint", "timestamp"): "timestamp_micros",
+    ("timestamp", "long"): _FROM_ZONE, ("long", "timestamp"): _TO_ZONE,
+    ("timestamp", "bigint"): _FROM_ZONE, ("bigint", "timestamp"): _TO_ZONE,
+    ("timestamp_ntz", "long"): _FROM_LOCAL, ("long", "timestamp_ntz"): _TO_LOCAL,
+    ("timestamp_ntz", "bigint"): _FROM_LOCAL, ("bigint", "timestamp_ntz"): _TO_LOCAL,
 }
 _CLOCK = frozenset({
     "CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp", "CurrentTime",
@@ -281,15 +293,10 @@ class PlanExpressions(PlanNames):
         below = node.child()
         if kind_of(below) == kind_of(node) and below.fromType().equals(node.toType()):
             return self.renamed(below.child(), parts, swaps)
-        function = _MICROSECONDS.get((
+        template = _MICROSECONDS[
             str(node.fromType().typeName()), str(node.toType().typeName())
-        ))
-        if function is None:
-            self.refuse(refusals.EXPRESSION, "window(...) of a timestamp_ntz", node, (
-                "it has no SQL text. Remedy: cast the time to a timestamp"
-            ))
-            return node
-        return self.written(f"{function}({self.text(below, parts, swaps)})", node, parts)
+        ]
+        return self.written(template.format(self.text(below, parts, swaps)), node, parts)
 
     def aggregate_text(
         self, node: Any, call: AggregateCall, parts: PlanReferences, swaps: Swaps | None

@@ -153,6 +153,35 @@ def test_a_frame_has_sessions(spark, reader):
                         (2, at(200), at(500)): 1, (3, at(2000), at(2300)): 0}
 
 
+#: Times without a zone: one that New York skips, one that it has twice, and early ones.
+LOCAL_TIMES = [
+    (1, datetime.datetime(2024, 3, 10, 2, 30)), (2, datetime.datetime(2024, 11, 3, 1, 30)),
+    (1, datetime.datetime(2024, 3, 10, 2, 59, 59, 999999)), (2, None),
+    (3, datetime.datetime(1969, 12, 31, 23, 59, 59)), (3, datetime.datetime(1600, 1, 1, 0, 7)),
+]
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT window(ts, '1 hour') AS w, count(*) FROM t GROUP BY 1",
+    "SELECT window(ts, '1 hour', '30 minutes') AS w, count(*) FROM t GROUP BY 1",
+    "SELECT k, window(ts, '1 day', '1 day', '5 minutes').start FROM t",
+    "SELECT session_window(ts, '30 minutes') AS w, count(*) FROM t GROUP BY 1",
+])
+def test_windows_of_times_without_a_zone(spark, reader, text):
+    schema, zone = "k int, ts timestamp_ntz", spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        with Dataflow(spark) as flow:
+            times = flow.input("t", schema)[1]
+            answer = flow.sql(text).keep("answer")
+            times.insert(LOCAL_TIMES)
+            flow.advance_to(1)
+            spark.createDataFrame(LOCAL_TIMES, schema).createOrReplaceTempView("t")
+            assert bag(answer.at()) == bag(spark.sql(text))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_part_is_refused_by_name(spark, reader, text):
     with Dataflow(spark) as flow:
