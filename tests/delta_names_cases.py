@@ -11,7 +11,7 @@ from itertools import product
 import delta_session
 import pytest
 
-from pyspark_diff import Dataflow
+from pyspark_diff import Dataflow, SchemaError, SourceError
 from pyspark_diff.sinks import change_log, delta_append, delta_merge, delta_snapshot, snapshot
 from pyspark_diff.sources import delta
 from pyspark_diff.spark.schema import quoted
@@ -103,6 +103,47 @@ def followed(spark, folder, names, key, more=False):
 def test_a_key_in_another_case_and_names_that_need_quoting(spark, tmp_path):
     names = NAMES["unmapped"][:4]
     followed(spark, tmp_path / "a b%20c='d'", names, [name.swapcase() for name in names[:2]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["true", "false"])
+def test_a_key_and_other_columns_that_are_renamed(spark, tmp_path, feed):
+    """By their old or new names, in any case. Another column of a name is read by `extend`."""
+    table = f"delta.`{tmp_path}/t`"
+    spark.sql(f"CREATE TABLE {table} (id INT, v STRING) USING delta TBLPROPERTIES "
+              f"(delta.enableChangeDataFeed={feed}, delta.columnMapping.mode='name')")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+
+    def read(key, columns, **how):
+        def program(flow):
+            flow.source("rows", delta(tmp_path / "t", key=key)).keep("rows")
+
+        with Dataflow.open(tmp_path / "store", program, spark=spark, buckets=2, **how) as flow:
+            flow.catch_up()
+            assert rows_of(flow["rows"].at()) == rows_of(spark.table(table))
+            assert flow["rows"].at().columns == columns
+
+    def renamed(*names):
+        for old, new in zip(names, names[1:]):
+            spark.sql(f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}")
+
+    read("Id", ["id", "v"])
+    renamed("id", "number")
+    renamed("v", "w", "V")
+    spark.sql(f"UPDATE {table} SET v = 'z' WHERE number = 1")
+    spark.sql(f"DELETE FROM {table} WHERE number = 2")
+    read("Id", ["id", "v"])
+    spark.sql(f"UPDATE {table} SET v = 'y' WHERE number = 3")
+    read("Number", ["id", "v"])
+    with pytest.raises(SchemaError, match="no column 'other' for the key"):
+        read("other", [])
+    # Another column has the name of v in another case.
+    renamed("V", "old")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN V STRING")
+    spark.sql(f"INSERT INTO {table} VALUES (4, 'd', 'new')")
+    with pytest.raises(SourceError, match="v was dropped.*on_change='extend'"):
+        read("id", [])
+    read("number", ["number", "old", "V"], on_change="extend")
 
 
 @pytest.mark.slow

@@ -98,6 +98,7 @@ def delta(
     -----
     A column is known by its name in the files, so that one that column mapping renames is the same
     column. The input keeps its first name. A column that takes the name of another one is a gap.
+    A ``key`` may have the old or the new name.
 
     A table is known by its id and its version. A table that was put back from a backup has the id
     of the one before. A version below the last one read is a gap. If the restored table has passed
@@ -317,8 +318,8 @@ class _Delta(VersionedSource):
         self, spark: SparkSession, offset: Offset, names: Sequence[str],
         mapped: T.StructType | None = None,
     ) -> None:
-        present = {name.lower() for name in names}
-        lost = [name for name in self._known().names if name.lower() not in present]
+        present = {name.lower(): name for name in names}
+        lost = [name for name in self._known().names if name not in names]
         self._new_names = {}
         was = self._physical_at(spark, offset) if lost and offset is not None else None
         if was is None:
@@ -332,8 +333,13 @@ class _Delta(VersionedSource):
             there = {_physical_name(field): field.name for field in mapped.fields}
             physical = {name: was.get(name, name) for name in lost}
             self._new_names = {
-                name: there[inner] for name, inner in physical.items() if inner in there
+                name: there[inner] for name, inner in physical.items()
+                # Another column may have the name in another case.
+                if inner in there and present.get(name.lower(), there[inner]) == there[inner]
             }
+
+    def _in_old_case(self, struct: T.StructType, spark: SparkSession) -> T.StructType:
+        return struct  # `_follow_renames` finds the same column in another case
 
     def _log_renames(self) -> None:
         for name, new in self._new_names.items():

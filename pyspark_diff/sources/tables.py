@@ -100,7 +100,13 @@ class TableSource(Source):
             self._unused = frozenset(struct.names) - {field.name for field in used}
             struct = T.StructType(used or struct.fields[:1])
         if self.key:
-            self.key = Schema(struct).resolved(self.key, f"the key of {self!r}", spark)
+            try:
+                self.key = Schema(struct).resolved(self.key, f"the key of {self!r}", spark)
+            except SchemaError:
+                # A store may have a renamed column under this name: see `_with`. The input refuses
+                # a key that is in neither.
+                if self._begun is None:
+                    raise
         self._columns, self._left_out = struct, ()
         return struct
 
@@ -140,7 +146,12 @@ class TableSource(Source):
         source, now = copy(self), without_nullability(present)
         source._columns = without_nullability(columns)
         source._follow_renames(spark, self._begun, now.names)
-        return source, _respelled(source._under_old_names(now), columns.names, spark)
+        old = {new: name for name, new in source._new_names.items()}
+        source.key = tuple(
+            next(iter(meant_by(old.get(name, name), columns.names, spark)), name)
+            for name in self.key
+        )
+        return source, source._in_old_case(source._under_old_names(now), spark)
 
     def after(self, offset: Offset) -> Self:
         source = copy(self)
@@ -168,6 +179,10 @@ class TableSource(Source):
             T.StructField(old.get(field.name, field.name), field.dataType, True, field.metadata)
             for field in struct.fields
         ])
+
+    def _in_old_case(self, struct: T.StructType, spark: SparkSession) -> T.StructType:
+        """Columns of the table with the spelling of the names here."""
+        return _respelled(struct, self._known().names, spark)
 
     @abstractmethod
     def _columns_now(self, spark: SparkSession) -> T.StructType:
