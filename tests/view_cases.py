@@ -643,6 +643,8 @@ def test_a_renamed_column_keeps_the_state(spark, shop, tmp_path, feed):  # noqa:
     # A renamed column that is widened too.
     alter("RENAME COLUMN price TO cents", "ALTER COLUMN cents TYPE BIGINT")
     spark.sql(f"INSERT INTO {orders} (id, customer, old, cents) VALUES (6, 2, 1, 5000000000)")
+    with pytest.raises(SchemaError, match="price .*was renamed to cents.*because price was int"):
+        refreshed(query)
     query = query.replace("price", "cents")
     assert refreshed(query, policy="incremental")[1]
 

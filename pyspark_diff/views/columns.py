@@ -40,6 +40,10 @@ class ColumnChanges:
     others: Mapping[str, str] = field(default_factory=dict)
     present: Mapping[str, list[str]] = field(default_factory=dict)
 
+    def kept_renames(self) -> dict[str, Mapping[str, str]]:
+        """The renamed columns of the sources whose rows are not read again."""
+        return {name: pairs for name, pairs in self.renamed.items() if name not in self.others}
+
     def renames(self) -> list[str]:
         """The renamed columns in words."""
         return [
@@ -77,7 +81,7 @@ def column_changes(
         texts += [f"{item} was added, and the query uses it" for item in added]
         if texts:
             others[name] = ", ".join(texts)
-        elif old:
+        if old:
             renamed[name] = old
     return ColumnChanges(renamed, others, present)
 

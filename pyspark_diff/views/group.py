@@ -425,8 +425,7 @@ class ViewGroup:
         try:
             return flow.read(view.query)
         except SchemaError as error:
-            record = self._record
-            columns = column_changes(self._spark, record, record.columns, {})
+            columns = column_changes(self._spark, self._record, self._record.columns, {})
             pairs = [
                 (old, new, name) for name, renamed in columns.renamed.items()
                 for new, old in renamed.items()
@@ -435,10 +434,12 @@ class ViewGroup:
             if not pairs:
                 raise
             texts = [f"column {old} of {name} was renamed to {new}" for old, new, name in pairs]
+            words = "; ".join(columns.others.values())
+            effect = f"all rows are read again, because {words}" if words else "the state is kept"
             raise SchemaError(
                 f"{'; '.join(texts)} since the last refresh of {view.target}, and the query uses "
-                "the old name. Nothing was read or written. Use the new name in the query, and the "
-                f"state is kept; or ALTER TABLE {pairs[0][2]} RENAME COLUMN {pairs[0][1]} TO "
+                "the old name. Nothing was read or written. Use the new name in the query, and "
+                f"{effect}; or ALTER TABLE {pairs[0][2]} RENAME COLUMN {pairs[0][1]} TO "
                 f"{pairs[0][0]}"
             ) from error
 
@@ -581,7 +582,7 @@ class ViewGroup:
     def _opened(self, on_change: Literal["refuse", "extend"]) -> ViewDataflow:
         if self._flow is None:
             columns = self._changed_columns(list(self._source_tables()))
-            self._wiring = replace(self._new_wiring(), renamed=columns.renamed)
+            self._wiring = replace(self._new_wiring(), renamed=columns.kept_renames())
             self._flow = ViewDataflow.open(
                 self._file.state(self._record.generation),
                 program_of(self.views, self._sink_name, self._wiring), spark=self._spark,
