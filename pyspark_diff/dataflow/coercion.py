@@ -42,6 +42,11 @@ def arrow_table(data: object) -> pa.Table | None:
 
     Spark frames return None because the driver does not have their rows, and pandas tables because
     they have types of their own.
+
+    Raises
+    ------
+    SchemaError
+        If the stream has values without columns, or a missing row.
     """
     if isinstance(data, pa.Table):
         return data
@@ -53,7 +58,13 @@ def arrow_table(data: object) -> pa.Table | None:
     if isinstance(data, (DataFrame, pd.DataFrame, pd.Series)) or not hasattr(
             data, "__arrow_c_stream__"):
         return None
-    return pa.RecordBatchReader.from_stream(data).read_all()
+    try:
+        return pa.RecordBatchReader.from_stream(data).read_all()
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"the Arrow stream of a {type(data).__name__} is no table: {error}. Pass a table with "
+            "named columns, such as pa.table({'id': values})"
+        ) from error
 
 
 def coerce(

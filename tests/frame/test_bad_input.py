@@ -168,7 +168,7 @@ ONE = "n long"
 class Streamed:
     """A table of another library, such as Polars or DuckDB. It has only an Arrow stream."""
 
-    def __init__(self, table: pa.Table):
+    def __init__(self, table: pa.Table | pa.ChunkedArray):
         self._table = table
 
     def __arrow_c_stream__(self, requested_schema=None):
@@ -371,6 +371,38 @@ def test_columns_of_tables_are_matched_by_name(spark, flow):
     session.insert(near(spark, [(2, 1)], "b long, a long"))
     ran(flow, session)
     assert [tuple(row) for row in collection.at(0).collect()] == [(1, 2)] * 8
+
+
+class StreamedSeries(pd.Series):
+    """A series with an Arrow stream of its values, which pandas has from version 3 on."""
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return pa.chunked_array([self.to_numpy()]).__arrow_c_stream__(requested_schema)
+
+
+#: Errors for a value that is no table, by the call: insert, constant, join.
+NO_TABLE = (
+    "1 is not a row for input 'rows'", "rows without names and types need a schema",
+    "expected a DiffFrame or a plain table",
+)
+
+
+@pytest.mark.parametrize(("values", "parts"), [
+    (pd.Series([1]), NO_TABLE),
+    (StreamedSeries([1]), NO_TABLE),
+    (pa.chunked_array([[1]]), ["ChunkedArray is no table: ", "named columns"]),
+    (Streamed(pa.chunked_array([[1]])), ["Streamed is no table: ", "int64", "pa.table("]),
+    (Streamed(pa.chunked_array([pa.array([{"k": 1}, None])])), ["is no table: ", "null count"]),
+], ids=["series", "series with a stream", "chunked array", "stream", "missing row"])
+def test_values_without_columns_are_refused(flow, values, parts):
+    rows, session = flow.input("rows", "k long")
+    rows.keep()
+    calls = (session.insert, flow.constant, lambda data: rows.join(data, "k"))
+    for number, call in enumerate(calls):
+        with refused(SchemaError, *(parts[number:number + 1] if parts is NO_TABLE else parts)):
+            call(values)
+    ran(flow, session)
+    assert rows.at(0).collect() == []
 
 
 def test_what_other_libraries_call_a_text(flow):
