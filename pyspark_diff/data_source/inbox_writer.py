@@ -51,7 +51,7 @@ class InboxWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: T.StructType, overwrite: bool):
         options = Options(given, ("path", "name"), "a stream that is written")
-        self._path = options.needed("path", "where the store is")
+        self._path = options.store()
         self._name = options.needed("name", "of the inbox")
         if overwrite:
             raise ValueError(

@@ -65,7 +65,7 @@ class OpenedCollection:
     """
 
     def __init__(self, options: Options, pin: Pin | int | None = None):
-        path = options.needed("path", "where the store is")
+        path = options.store()
         name = options.needed("name", "under which the collection was kept")
         self.objects: Objects = objects_at(path)
         self.commits = Commits(self.objects)

@@ -5,6 +5,7 @@ that would change the rows.
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -59,6 +60,16 @@ class Options:
         if not value:
             raise ValueError(f"{self._use} of format 'diff' needs .option({name!r}, ...): {what}")
         return value
+
+    def store(self) -> str:
+        """The root of a store. Python processes of Spark have other working directories."""
+        path = self.needed("path", "where the store is")
+        if not os.path.isabs(path) and ":/" not in path:
+            raise ValueError(
+                f"option 'path' is {path!r}, a relative path, and Spark's processes have working "
+                "directories of their own. Pass os.path.abspath of it"
+            )
+        return path
 
     def whole(self, name: str) -> int | None:
         """A whole number from 0 on; None if absent."""

@@ -177,7 +177,7 @@ class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property  # Spark sends the reader to tasks before this value exists
     def _commits(self) -> Commits:
-        return Commits(objects_at(self._options.needed("path", "where the store is")))
+        return Commits(objects_at(self._options.store()))
 
     def _renew(self) -> None:
         """Renew holds after half of their duration, and forget expired ones."""

@@ -79,7 +79,7 @@ def opened(
         Returns a dataflow that is private to the process.
     """
     _check_arguments(program, on_change, retain)
-    objects = objects_at(os.fspath(path))
+    objects = objects_at(path)
     objects.probe()
     commits = Commits(objects)
     last = commits.latest() if commits.exists() else None

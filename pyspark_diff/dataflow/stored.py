@@ -213,7 +213,7 @@ class StateReader:
     ):
         check_session(spark)
         self._spark, self._seconds = spark, seconds
-        self._objects = objects_at(os.fspath(path))
+        self._objects = objects_at(path)
         self._commits = Commits(self._objects)
         self._hold: ReadHold | None = None
         self._scratch = Storage(root)

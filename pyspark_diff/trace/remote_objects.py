@@ -63,8 +63,8 @@ class RemoteObjects(Objects):
         parts = urlsplit(url)
         if parts.password is not None or parts.query or parts.fragment:
             raise StorageError(
-                f"the root {redacted(url)!r} came with a password or a query. Pass the URL "
-                "without them, and credentials in the environment or with set_credentials"
+                f"the root {redacted(url)!r} came with a password, a query or a fragment. Pass "
+                "the URL without them, and credentials in the environment or with set_credentials"
             )
         self.root = url.rstrip("/")
         try:

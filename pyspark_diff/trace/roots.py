@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from urllib.parse import unquote, urlsplit
 
 from pyspark_diff.errors import StorageError
 from pyspark_diff.trace.local_objects import LocalObjects
 from pyspark_diff.trace.objects import Objects, redacted, volume_url
+from pyspark_diff.trace.paths import REMOTE_SCHEMES, local_folder
 from pyspark_diff.trace.remote_objects import RemoteObjects
 from pyspark_diff.trace.volume_objects import VolumeObjects
-
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
-_REMOTE = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "memory"})
 
 
 def objects_at(root: str | os.PathLike[str]) -> Objects:
@@ -27,25 +23,22 @@ def objects_at(root: str | os.PathLike[str]) -> Objects:
     >>> objects.read("commits/first")
     b'ab'
     """
-    if not isinstance(root, (str, os.PathLike)) or not os.fspath(root).strip():
+    path = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path.strip():
         raise StorageError(
             f"the root of a store is {root!r}. Pass the path of a folder, or a URL such as "
             "s3://bucket/folder"
         )
-    path = os.fspath(root)
     volume = volume_url(path)
     if volume is not None:
         return VolumeObjects(volume)
-    scheme = _SCHEME.match(path)
-    if scheme is None:
-        return LocalObjects(path)
-    parts = urlsplit(path)
-    if scheme[1].lower() in _REMOTE:
+    folder = local_folder(path)
+    if folder is not None:
+        return LocalObjects(folder)
+    if path.partition(":")[0].lower() in REMOTE_SCHEMES:
         return RemoteObjects(path)
-    if scheme[1].lower() != "file" or parts.netloc not in ("", "localhost"):
-        raise StorageError(
-            f"the root of a store is {redacted(path)!r}. Pass the path of a folder, or a URL that "
-            f"begins with file:, dbfs:/Volumes/, "
-            f"{', '.join(sorted(f'{name}://' for name in _REMOTE))}"
-        )
-    return LocalObjects(unquote(parts.path))
+    raise StorageError(
+        f"the root of a store is {redacted(path)!r}. Pass the path of a folder, or a URL that "
+        f"begins with file:, dbfs:/Volumes/, "
+        f"{', '.join(sorted(f'{name}://' for name in REMOTE_SCHEMES))}"
+    )

@@ -27,7 +27,6 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Callable, Collection, Iterable, Iterator
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -38,6 +37,7 @@ from pyspark_diff.trace import cache, held_batches
 from pyspark_diff.trace.cache import local_copy, upload
 from pyspark_diff.trace.local_objects import UNSUPPORTED
 from pyspark_diff.trace.locked_folders import PREFIX, make_locked, remove_locked, remove_orphans
+from pyspark_diff.trace.paths import REMOTE_SCHEMES, local_folder
 
 #: The end of the name of an unfinished file.
 _SCRATCH = ".tmp"
@@ -50,7 +50,6 @@ _CERTIFIED = re.compile(r"-crc([0-9a-f]{8})-([0-9]{1,15})\.arrow\Z")
 _LASTING = frozenset({
     errno.EACCES, errno.EDQUOT, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS
 })
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
 #: Mapped files. A mapped file occupies its space even after its deletion. So the driver closes the
 #: files that it removes. A task does not learn of removals, and closes all files that it opened.
@@ -537,23 +536,21 @@ def _remove(root: str, lock: int, owner: int) -> None:
 
 def _local_path(parent: str | os.PathLike[str]) -> str:
     """The absolute path of a root: readers in other directories use it."""
-    if not isinstance(parent, (str, os.PathLike)) or not os.fspath(parent).strip():
+    path = os.fspath(parent) if isinstance(parent, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path.strip():
         raise StorageError(
             f"root is {parent!r}. Pass the path of a directory, or leave it out for the system's "
             "temporary directory"
         )
-    path = os.fspath(parent)
-    scheme = _SCHEME.match(path)
-    if scheme is None:
-        return os.path.abspath(path)
-    url = urlsplit(path)
-    if scheme[1].lower() != "file" or url.netloc not in ("", "localhost"):
+    remote = path.partition(":")[0].lower() in REMOTE_SCHEMES
+    folder = None if remote else local_folder(path)
+    if folder is None:
         raise StorageError(
             f"root is {path!r}, and is no path of a mounted file system: batches are mapped into "
             "memory. Pass the path of a directory, on a cluster one that the driver and all "
             "executors share"
         )
-    return os.path.abspath(unquote(url.path))
+    return folder
 
 
 @contextmanager

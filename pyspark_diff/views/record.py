@@ -86,7 +86,7 @@ class RecordFile:
     """The object with the record of a group of views."""
 
     def __init__(self, store: str | os.PathLike[str]):
-        self._objects: Objects = objects_at(os.fspath(store))
+        self._objects: Objects = objects_at(store)
 
     @property
     def root(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from damaged_stores import rows_of
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from pyspark_diff import (
     ClosedError,
@@ -20,6 +22,9 @@ from pyspark_diff import (
     StalledError,
     StorageError,
 )
+from pyspark_diff.data_source.inbox_writer import InboxWriter
+from pyspark_diff.data_source.opened import READ, OpenedCollection
+from pyspark_diff.data_source.options import Options
 from pyspark_diff.dataflow.stored import StateReader
 from pyspark_diff.errors import ProgramChangedError
 from pyspark_diff.trace import read_holds
@@ -157,6 +162,55 @@ def test_other_forms_of_a_path(spark, tmp_path, monkeypatch):
         os.chdir(tmp_path)
     with open_store(spark, "there/Store") as flow:  # another name
         assert flow.session("words").time() == 0
+
+
+def test_unusual_characters_in_a_path(spark, tmp_path):
+    """Each form is a folder of its own, for a store and for the files of a dataflow."""
+    names = ["a b", "a%20b", "ü→木", "a#b", "a?b", "k=v", "{*}", "a:b", "new\nline", "~"]
+    forms = {f"{tmp_path}/{name}/": name for name in names}
+    forms |= {(tmp_path / f"uri {name}").as_uri(): f"uri {name}" for name in ("a%20b", "#?", "ü")}
+    forms[f"FILE://localhost{tmp_path}/%FF"] = os.fsdecode(b"\xff")
+    forms[tmp_path / " in " / "k=v"] = " in /k=v"
+    for root, name in forms.items():
+        with open_store(spark, root, buckets=None) as flow:
+            step(flow)
+        with open_store(spark, root, buckets=None) as flow:
+            step(flow)
+        with StateReader(root, spark=spark) as reader:
+            assert counts(reader["counts"]) == {("a", 2): 1}
+        assert (tmp_path / name / "commits").is_dir()
+        with Dataflow(spark, root=root, runner="local") as flow:
+            assert Path(flow._storage.root).parent == tmp_path / name
+    assert len(list(tmp_path.iterdir())) == len(forms)
+
+
+@pytest.mark.parametrize(("root", "part"), [
+    ("~", "os.path.expanduser('~')"), ("~/store", "only a shell"), (Path("~me/store"), "~me"),
+    ("file:{}/a#b", "Write %3F or %23"), ("file://{}/a?b", "Write %3F or %23"),
+    ("file:store", "'file:/folder'"), ("file:{}/a%00", "null character"),
+    ("{}/a\0b", "null character"), (Path("memory://host/x"), "names no bucket"),
+    ("memory:x", "'memory://bucket/folder'"), ("s3:///x", "names no bucket"), (None, "is None"),
+], ids=str)
+def test_a_path_with_two_meanings_is_refused(spark, tmp_path, monkeypatch, root, part):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(root, str):
+        root = root.format(tmp_path)
+    with pytest.raises(StorageError, match=re.escape(part)):
+        open_store(spark, root)
+    with pytest.raises(StorageError, match=re.escape(part)):
+        StateReader(root, spark=spark)
+    if root is not None:
+        with pytest.raises(StorageError, match="Pass "):
+            Dataflow(spark, root=root)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_relative_path_of_the_data_source_is_refused():
+    options = Options({"path": "a/store", "name": "counts"}, READ, "a read")
+    with pytest.raises(ValueError, match="'a/store', a relative path.*Pass os.path.abspath"):
+        OpenedCollection(options)
+    with pytest.raises(ValueError, match="'a/store', a relative path"):
+        InboxWriter({"path": "a/store", "name": "words"}, T.StructType(), False)
 
 
 def test_a_folder_that_cannot_be_written_to(spark, tmp_path):
