@@ -48,7 +48,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset(
         "arrangement batch cache commits credentials held_batches inbox kept listing local_objects "
-        "locked_folders manifest objects read_holds remote_objects roots skew spine storage "
+        "locked_folders manifest objects paths read_holds remote_objects roots skew spine storage "
         "stored_traces unity vacuum volume_objects".split()
     ),
     "operators": frozenset(
