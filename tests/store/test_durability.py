@@ -15,7 +15,7 @@ import durability_program
 import pyarrow as pa
 import pytest
 from crashes import At, Synced, operations
-from durability_program import BUGS, GATES, Options, Scenario, small_batches
+from durability_program import BUGS, GATES, VOLUME_KILLS, Options, Scenario, small_batches
 
 from pyspark_diff.errors import StorageError
 from pyspark_diff.trace import storage
@@ -194,11 +194,14 @@ QUICK = ("a_name_that_is_taken_is_overwritten",)
     [
         pytest.param(
             bug, gate, stride, id=bug.__name__,
-            marks=() if bug.__name__ in QUICK else pytest.mark.slow,
+            marks=[
+                *([NEEDS_SDK] if gate == "T2-volume" else []),
+                *([] if bug.__name__ in QUICK else [pytest.mark.slow]),
+            ],
         )
         for bug, gate, stride in BUGS
     ],
 )
 def test_a_seeded_bug_is_found(spark, tmp_path, bug, gate, stride):
     with bug():
-        assert run(spark, tmp_path, gate, stride=stride)
+        assert run(spark, tmp_path, gate, stride=stride, volume=VOLUME_KILLS)
