@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from plain import local_frame
 from pyspark.sql import functions as F
@@ -20,6 +22,7 @@ from pyspark_diff import Dataflow, DiffError, DiffFrame, Loop, errors
 from pyspark_diff.graphs import pagerank
 from pyspark_diff.sinks import foreach
 from pyspark_diff.sources import snapshots
+from pyspark_diff.trace.roots import objects_at
 
 PACKAGE = Path(pyspark_diff.__file__).parent
 CLASSES = {
@@ -190,6 +193,13 @@ REMEDIES: dict[str, tuple[Step, Step]] = {
     "rows without names and types need a schema": (
         lambda g: g.flow().constant([(1, 2)]),
         lambda g: g.flow().constant([(1, 2)], "src long, dst long"),
+    ),
+    "Pass a table with named columns": (
+        lambda g: g.flow().constant(pa.chunked_array([[1]])),
+        lambda g: g.flow().constant(pa.table({"id": pa.chunked_array([[1]])})),
+    ),
+    "Pass os.path.expanduser(": (
+        lambda g: objects_at("~/store"), lambda g: objects_at(os.path.expanduser("~/store")),
     ),
     "open takes the program as a function": (
         lambda g: _opened(g, 3), lambda g: _opened(g, _written)
