@@ -118,6 +118,36 @@ def test_an_answer_is_that_of_spark_at_each_time(spark, reader, name):
             assert bag(answer.at(time)) == bag(spark.sql(text)), (name, drawn.SEED, time)
 
 
+@pytest.mark.parametrize("runner", ["local", "spark"])
+@pytest.mark.parametrize("name", ["keys", "gap of a row", "merged again", "groups of a subquery"])
+def test_each_cut_and_runner_gives_the_same_updates(spark, name, runner):
+    """Small steps, one step and random cuts, with rows that come and go at the same time."""
+    text, steps = QUERIES[name], []
+    for changes, rows in histories(text, drawn.SEED, steps=4):
+        for table, present in rows.items():
+            spark.createDataFrame(present, SCHEMA).createOrReplaceTempView(table)
+        steps.append((changes, bag(spark.sql(text))))
+    draw = random.Random(f"{text} {drawn.SEED} {runner}")
+    cuts = {draw.randrange(1, 4)}
+    for ends in ({1, 2, 3, 4}, {4}, cuts | {4}):
+        actual: Counter = Counter()
+        updates = []
+        with Dataflow(spark, runner=runner) as flow:
+            inputs = {table: flow.input(table, SCHEMA)[1] for table in "tu"}
+            flow.sql(text).inspect(lambda *update: updates.append(update))
+            for time, (changes, _) in enumerate(steps):
+                for table, (inserted, removed) in changes.items():
+                    inputs[table].insert([*inserted, *CLICKS])
+                    inputs[table].remove([*removed, *CLICKS])
+                    inputs[table].advance_to(time + 1)
+                if time + 1 in ends:
+                    flow.step()
+        for time, (_, expected) in enumerate(steps):
+            for row, _, diff in [update for update in updates if update[1] == time]:
+                actual[str(tuple(row))] += diff
+            assert {row: n for row, n in actual.items() if n} == expected, (name, ends, time)
+
+
 CLICKS = [(1, 0, at(0), ""), (2, 1, at(200), ""), (1, 0, at(400), ""), (3, 0, at(2000), "")]
 
 
@@ -139,6 +169,39 @@ def test_a_condition_is_about_whole_sessions(spark, reader, text, expected):
         rows = [tuple(tuple(v) if isinstance(v, tuple) else v for v in row)
                 for row in answer.at().collect()]
         assert sorted(rows) == expected
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT K, SESSION_WINDOW(`A.B`, '5 minutes').Start AS s, count(*) FROM T "
+    "GROUP BY k, session_window(`A.B`, '5 minutes')",
+    "SELECT t.session_window, w.start, n FROM t JOIN (SELECT session_window(`a.b`, '5 minutes') "
+    "AS w, count(*) AS n FROM t GROUP BY 1) ON t.`a.b` = w.start",
+])
+def test_names_of_strangers(spark, reader, text):
+    """Names in another case, with a dot, and a column that is called session_window."""
+    schema = "K int, `a.b` timestamp, session_window string"
+    rows = [(k % 2, at(130 * k * k), f"x{k}") for k in range(6)] + [(None, None, None)]
+    with Dataflow(spark) as flow:
+        events = flow.input("t", schema)[1]
+        answer = flow.sql(text).keep("answer")
+        events.insert(rows)
+        flow.advance_to(1)
+        spark.createDataFrame(rows, schema).createOrReplaceTempView("t")
+        assert bag(answer.at()) == bag(spark.sql(text))
+
+
+def test_rows_without_a_session_are_a_group(spark, reader):
+    """Spark 4.2 fails on the nulls of an outer join."""
+    text = (f"SELECT x.w, count(*) AS n FROM u LEFT JOIN (SELECT {FIVE} AS w, k FROM t) x "
+            "ON x.k = u.k GROUP BY x.w")
+    with Dataflow(spark) as flow:
+        inputs = {table: flow.input(table, SCHEMA)[1] for table in "tu"}
+        answer = flow.sql(text).keep("answer")
+        inputs["t"].insert(CLICKS[:2])
+        inputs["u"].insert([(1, 0, None, None), (8, 0, None, None), (9, 0, None, None)])
+        flow.advance_to(1)
+        rows = {row.w and tuple(row.w): row.n for row in answer.at().collect()}
+        assert rows == {None: 2, (at(0), at(300)): 1}
 
 
 def test_a_frame_has_sessions(spark, reader):
