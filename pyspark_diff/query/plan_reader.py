@@ -216,12 +216,14 @@ class _PlanReader(PlanLimits):
             # Spark moves conditions on a session below its aggregate, to the rows of the session.
             self.moves_conditions = False
         try:
-            relation = self.walk(self.prepared(plan))
+            relation = with_merged_sessions(
+                self.walk(self.prepared(plan)), self._intervals, self.fresh, self.refusals
+            )
         except RefusedPart:
             pass
         if self.refusals or relation is None:
             raise refusals.refused(self.refusals)
-        return with_merged_sessions(relation, frozenset(self._intervals), self.fresh)
+        return relation
 
     def walk(self, plan: Any) -> Relation:
         kind = kind_of(plan)

@@ -13,7 +13,7 @@ name, is merged by each aggregate that groups by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from pyspark_diff.query.form import (
     column_of,
     mapped,
 )
+from pyspark_diff.query.refusals import Refusal
 
 #: The frame of the rows before a row.
 _BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
@@ -44,22 +45,20 @@ _UP_TO = "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 
 def with_merged_sessions(
-    relation: Relation, intervals: frozenset[str], fresh: Callable[[str], str]
+    relation: Relation, intervals: Iterable[str], fresh: Callable[[str], str],
+    refused: list[Refusal],
 ) -> Relation:
     """The relation with merged sessions in each aggregate that groups by intervals.
 
     Parameters
     ----------
-    intervals : frozenset of str
+    intervals : iterable of str
         The columns of the relation that a call of ``session_window`` computed.
     fresh : callable
         A new name that begins with a text.
-
-    Raises
-    ------
-    UnsupportedQueryError
-        If DISTINCT, a set operation or a recursion has sessions, if an aggregate groups by the
-        sessions of two calls, or if it has an argument with a session.
+    refused : list of Refusal
+        It receives DISTINCT, set operations and recursions with sessions, groups by the sessions
+        of two calls, and aggregates of a session.
 
     Examples
     --------
@@ -67,18 +66,21 @@ def with_merged_sessions(
     >>> users = Aggregate(scan, (Named("g1_", column_of("w_1")),), ())
     >>> numbers = iter(range(9))
     >>> merged = with_merged_sessions(
-    ...     users, frozenset({"w_1"}), lambda name: f"{name}_{next(numbers)}")
+    ...     users, {"w_1"}, lambda name: f"{name}_{next(numbers)}", [])
     >>> merged.keys[0].expression.text, merged.child.named[-1].expression.text
     ('session_6', "IF(first_4 IS NULL, NULL, named_struct('start', first_4, 'end', last_5))")
     """
-    return _Sessions(intervals, fresh).relation(relation) if intervals else relation
+    columns = frozenset(intervals)
+    return _Sessions(columns, fresh, refused).relation(relation) if columns else relation
 
 
 class _Sessions:
     """Relations with merged sessions, each built once: a query may read one several times."""
 
-    def __init__(self, intervals: frozenset[str], fresh: Callable[[str], str]):
-        self._intervals, self._fresh = intervals, fresh
+    def __init__(
+        self, intervals: frozenset[str], fresh: Callable[[str], str], refused: list[Refusal]
+    ):
+        self._intervals, self._fresh, self._refused = intervals, fresh, refused
         self._built: dict[int, tuple[Relation, Relation]] = {}
 
     def relation(self, node: Relation) -> Relation:
@@ -92,7 +94,7 @@ class _Sessions:
         if isinstance(node, (Distinct, SetOperation, Recursion)) and any(
             map(self.columns, children(node))
         ):
-            raise _refused("DISTINCT or a set operation of session_window(...)", (
+            self._refuse("DISTINCT or a set operation of session_window(...)", (
                 "Spark merges the sessions that touch. Remedy: GROUP BY the session, and name its "
                 "start and end in SELECT"
             ))
@@ -120,17 +122,21 @@ class _Sessions:
             return self._intervals & frozenset(node.columns)
         return frozenset().union(*map(self.columns, children(node))) & frozenset(node.columns)
 
+    def _refuse(self, construct: str, detail: str) -> None:
+        self._refused.append(Refusal(refusals.NODE, construct, detail=detail))
+
     def _of_aggregate(self, node: Aggregate) -> Relation:
         sessions = self.columns(node.child)
         names = {item.expression.text for item in node.keys} & sessions
         if not names:
             return node
         if len(names) > 1:
-            raise _refused("GROUP BY of several session_window(...)", (
+            self._refuse("GROUP BY of several session_window(...)", (
                 "a row is in one session of each. Remedy: group by one of them"
             ))
+            return node
         if any(item.expression.columns & names for item in node.aggregates):
-            raise _refused("an aggregate of session_window(...)", (
+            self._refuse("an aggregate of session_window(...)", (
                 "its argument is a session that changes with other rows. Remedy: aggregate the "
                 "time of the rows"
             ))
@@ -194,7 +200,3 @@ class _Sessions:
 
 def _expression(text: str, *columns: str) -> SqlExpression:
     return SqlExpression(text, columns=frozenset(columns))
-
-
-def _refused(construct: str, detail: str) -> Exception:
-    return refusals.refused([refusals.Refusal(refusals.NODE, construct, detail=detail)])

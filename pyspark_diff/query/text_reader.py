@@ -135,11 +135,11 @@ class TextReader(TextIntervals):
         try:
             self.check_session()
             query = self.query(tree, None, {})
+            query = replace(query, relation=with_merged_sessions(
+                query.relation, self.intervals, self.fresh, self.refusals
+            ))
             if self.refusals or refused:
                 raise RefusedPart
-            query = replace(query, relation=with_merged_sessions(
-                query.relation, frozenset(self.intervals), self.fresh
-            ))
             result = self.whole_schema() if schema is None else schema
         except RefusedPart:
             if schema is not None:

@@ -254,6 +254,17 @@ def test_a_part_is_refused_by_name(spark, reader, text):
             flow.sql(text)
 
 
+def test_all_parts_are_refused_at_once(spark, reader):
+    text = ("SELECT max(session_window.end) FROM "
+            f"(SELECT ts FROM (SELECT DISTINCT ts, {FIVE} AS w FROM t)) GROUP BY {FIVE}")
+    with Dataflow(spark) as flow:
+        flow.input("t", SCHEMA)
+        with pytest.raises(UnsupportedQueryError) as refused:
+            flow.sql(text)
+    assert "NODE: DISTINCT or a set operation of session_window" in str(refused.value)
+    assert "NODE: an aggregate of session_window" in str(refused.value)
+
+
 @pytest.mark.classic_only("the reader of texts makes aggregates with FILTER of a pivot")
 def test_a_pivot_by_sessions_is_refused(spark):
     text = f"SELECT * FROM (SELECT k, v, {FIVE} AS w FROM t) PIVOT (sum(v) FOR k IN (1, 2))"
