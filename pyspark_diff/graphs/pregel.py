@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
 from pyspark.errors import AnalysisException
@@ -18,6 +19,33 @@ from pyspark_diff.spark.schema import meant_by
 
 #: Names with another meaning in expressions.
 _TAKEN = ("node", "msg")
+#: Columns of states: whether a vertex is active, and whether the first round is to come.
+_ACTIVE, _IS_FIRST = "_pregel_is_active", "_pregel_is_first"
+#: Columns of a round: whether there is a message, and whether a vertex is active.
+_ANY_MESSAGE, _ANY_ACTIVE = "_pregel_any_message", "_pregel_any_active"
+
+
+@dataclass(frozen=True)
+class Votes:
+    """The messages that inactive vertices do not send, and the end of a program before its limit.
+
+    Parameters
+    ----------
+    initial, update : Column, optional
+        Whether a vertex is active before the first round, and after a round. By default it is.
+    skip : bool
+        Whether an edge sends no message if both of its ends are inactive.
+    stop_without_messages : bool
+        Whether a round without messages changes nothing. Then no later round does.
+    stop_if_inactive : bool
+        Whether a round that leaves all vertices inactive is the last one.
+    """
+
+    initial: Column | None = None
+    update: Column | None = None
+    skip: bool = False
+    stop_without_messages: bool = False
+    stop_if_inactive: bool = False
 
 
 def pregel(
@@ -139,7 +167,7 @@ def pregel(
 def run_rounds(
     vertices: DiffFrame, arcs: DiffFrame, messages: Sequence[tuple[str, Column]],
     initial: Mapping[str, Column], aggregate: Column, update: Mapping[str, Column],
-    limit: int | None, *, key: str = "node", msg: str = "msg",
+    limit: int | None, *, key: str = "node", msg: str = "msg", votes: Votes = Votes(),
 ) -> DiffFrame:
     """The vertices with their values after some rounds, or without a limit at the fixed point.
 
@@ -149,17 +177,39 @@ def run_rounds(
         The end that receives each message, and the message.
     key, msg : str
         The columns of the ids of vertices, and of the combined messages in expressions.
+    votes : Votes
     """
-    own = vertices.columns
-    start = vertices.withColumns(dict(initial))
+    own, all_initial, all_update = vertices.columns, dict(initial), dict(update)
+    if votes.skip or votes.stop_if_inactive:
+        active = F.lit(True) if votes.initial is None else votes.initial
+        all_initial[_ACTIVE] = active
+        all_update[_ACTIVE] = F.lit(True) if votes.update is None else votes.update
+    if votes.stop_if_inactive:
+        all_initial[_IS_FIRST], all_update[_IS_FIRST] = F.lit(True), F.lit(False)
+    if votes.skip:
+        either = F.col(f"src.{_ACTIVE}") | F.col(f"dst.{_ACTIVE}")
+        messages = [(end, F.when(either, message)) for end, message in messages]
+    start = vertices.withColumns(all_initial)
 
     def round_of(states: DiffFrame) -> DiffFrame:
         sent = _sent(states, arcs, messages, key).toDF(key, msg)
         msgs = sent.where(F.col(msg).isNotNull()).groupBy(key).agg(aggregate.alias(msg))
-        values = [value.alias(name) for name, value in update.items()]
         received = states.join(msgs, key, "left")
+        goes_on = []
+        if votes.stop_without_messages:
+            received = _with_any(received, msgs, _ANY_MESSAGE)
+            goes_on.append(F.col(_ANY_MESSAGE))
+        if votes.stop_if_inactive:
+            running = states.where(F.col(_ACTIVE) | F.col(_IS_FIRST))
+            received = _with_any(received, running, _ANY_ACTIVE)
+            goes_on.append(F.col(_ANY_ACTIVE))
+        values = []
+        for name, value in all_update.items():
+            for condition in goes_on:
+                value = F.when(condition, value).otherwise(F.col(name))
+            values.append(value.alias(name))
         following = received.select(*map(column, own), *values).select(*states.columns)
-        for name in initial:
+        for name in all_initial:
             first, then = (frame.schema[name].dataType for frame in (states, following))
             if first != then:
                 raise SchemaError(
@@ -169,8 +219,17 @@ def run_rounds(
         return following
 
     if limit is None:
-        return start.iterate(round_of, name="pregel")
-    return start.iterate(round_of, limit, on_limit="return", name="pregel")
+        result = start.iterate(round_of, name="pregel")
+    else:
+        result = start.iterate(round_of, limit, on_limit="return", name="pregel")
+    return result if len(all_initial) == len(initial) else result.select(
+        *map(column, [*own, *initial]))
+
+
+def _with_any(frame: DiffFrame, rows: DiffFrame, name: str) -> DiffFrame:
+    """A frame with a column that is true if some rows exist."""
+    number = rows.agg(F.count("*").alias(name), empty=True)
+    return frame.crossJoin(number.select((F.col(name) > 0).alias(name)).hint("broadcast"))
 
 
 def _sent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark_diff.errors import SchemaError
 from pyspark_diff.frame.diffframe import DiffFrame
 from pyspark_diff.graphs.edges import at_least_one
-from pyspark_diff.graphs.pregel import run_rounds
+from pyspark_diff.graphs.pregel import Votes, run_rounds
 from pyspark_diff.spark.schema import meant_by
 
 #: The combined messages to a vertex in expressions, as in GraphFrames.
@@ -31,10 +32,11 @@ class Pregel:
     Notes
     -----
     Each method sets a part of the program and returns the object. The methods are those of
-    GraphFrames but for votes to halt: `setStopIfAllNonActiveVertices`,
-    `setSkipMessagesFromNonActiveVertices` and `setEarlyStopping` are refused if they are switched
-    on. Unchanged vertices cost nothing here. Methods about checkpoints, storage and required
-    columns have no effect.
+    GraphFrames. Those about checkpoints, storage and required columns have no effect. The result
+    has no column that tells active vertices.
+
+    Unchanged vertices cost nothing here, with or without the votes of active vertices. A vote that
+    ends the program for all vertices reads all of them if a change moves the end.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class Pregel:
         self._update: dict[str, Column] = {}
         self._messages: list[tuple[str, Column]] = []
         self._aggregate: Column | None = None
+        self._votes = Votes()
 
     def setMaxIter(self, value: int) -> Pregel:
         """The number of rounds, by default 10."""
@@ -98,23 +101,28 @@ class Pregel:
         return self
 
     def setEarlyStopping(self, value: bool) -> Pregel:
-        """Only False is possible: with True, GraphFrames stops after a round without messages."""
-        return self._without_votes("setEarlyStopping", value)
+        """Whether the first round without messages, and all later rounds, change nothing."""
+        self._votes = replace(self._votes, stop_without_messages=bool(value))
+        return self
+
+    def setInitialActiveVertexExpression(self, value: Column) -> Pregel:
+        """Whether a vertex is active before the first round, over the columns of the vertices."""
+        self._votes = replace(self._votes, initial=value)
+        return self
+
+    def setUpdateActiveVertexExpression(self, value: Column) -> Pregel:
+        """Whether a vertex is active after a round, over the columns for `withVertexColumn`."""
+        self._votes = replace(self._votes, update=value)
+        return self
 
     def setStopIfAllNonActiveVertices(self, value: bool) -> Pregel:
-        """Only False is possible: there are no votes to halt."""
-        return self._without_votes("setStopIfAllNonActiveVertices", value)
+        """Whether the first round after which no vertex is active is the last one."""
+        self._votes = replace(self._votes, stop_if_inactive=bool(value))
+        return self
 
     def setSkipMessagesFromNonActiveVertices(self, value: bool) -> Pregel:
-        """Only False is possible: there are no votes to halt."""
-        return self._without_votes("setSkipMessagesFromNonActiveVertices", value)
-
-    def _without_votes(self, name: str, value: bool) -> Pregel:
-        if value:
-            raise SchemaError(
-                f"Pregel has no votes to halt, and {name}(True) asks for them. Vertices that do "
-                "not change cost nothing here. Leave it out"
-            )
+        """Whether an edge between two vertices that are not active sends no message."""
+        self._votes = replace(self._votes, skip=bool(value))
         return self
 
     def _no_effect(self, *_: Any) -> Pregel:
@@ -122,7 +130,6 @@ class Pregel:
         return self
 
     setCheckpointInterval = setUseLocalCheckpoints = setIntermediateStorageLevel = _no_effect
-    setInitialActiveVertexExpression = setUpdateActiveVertexExpression = _no_effect
     required_src_columns = required_dst_columns = required_edge_columns = _no_effect
 
     def run(self) -> DiffFrame:
@@ -142,7 +149,7 @@ class Pregel:
             raise SchemaError(f"Pregel: a part is missing. Call {missing[0]}(...) before run()")
         return run_rounds(
             self._vertices, self._edges, self._messages, self._initial, self._aggregate,
-            self._update, self._rounds, key="id", msg=MSG,
+            self._update, self._rounds, key="id", msg=MSG, votes=self._votes,
         )
 
     @staticmethod
