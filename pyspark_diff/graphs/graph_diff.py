@@ -63,8 +63,8 @@ class GraphDiff(GraphTables):
     A plain Spark frame is a constant: it is the same at all times.
 
     The class lacks ``hyper_anf`` and other sketches, random walks and their embeddings,
-    ``svdPlusPlus`` and ``powerIterationClustering``. Nothing is cached, so there is no ``cache``,
-    ``persist`` or ``unpersist``.
+    ``svdPlusPlus`` and ``powerIterationClustering``. Arguments that choose an algorithm,
+    checkpoints or a level of storage have no effect.
 
     Source: GraphFrames, https://graphframes.io
 
@@ -85,7 +85,7 @@ class GraphDiff(GraphTables):
     [(1, 'Ann', 1), (2, 'Bob', 1), (3, 'Eve', 3)]
     """
 
-    def connectedComponents(self, **options: Any) -> DiffFrame:
+    def connectedComponents(self, *_: Any, **options: Any) -> DiffFrame:
         """The vertices with the ``component`` of each: its smallest vertex.
 
         Parameters
@@ -110,7 +110,7 @@ class GraphDiff(GraphTables):
         """
         return self._with(strongly_connected_components(self._plain()), "component")
 
-    def labelPropagation(self, maxIter: int, **options: Any) -> DiffFrame:
+    def labelPropagation(self, maxIter: int, *_: Any, **options: Any) -> DiffFrame:
         """The vertices with the ``label`` of each after some rounds.
 
         A vertex takes the smallest label with the most votes. GraphFrames takes any such label.
@@ -122,7 +122,7 @@ class GraphDiff(GraphTables):
         return self._with(label_propagation(self._plain(), rounds=rounds), "label")
 
     def shortestPaths(
-        self, landmarks: Sequence[Any], *, is_directed: bool = True, **options: Any
+        self, landmarks: Sequence[Any], *_: Any, is_directed: bool = True, **options: Any
     ) -> DiffFrame:
         """The vertices with ``distances``: a map from a landmark to the number of edges to it.
 
@@ -153,7 +153,7 @@ class GraphDiff(GraphTables):
     def neighborhood_aware_cdlp(
         self, max_iter: int, structural_similarity_multiplier: float = 0.5,
         ignore_direct_links: bool = False, initial_label_col: str | None = None,
-        is_directed: bool = True, **options: Any,
+        is_directed: bool = True, *_: Any, **options: Any,
     ) -> DiffFrame:
         """The vertices with the ``label`` of each after some rounds of weighted votes.
 
@@ -206,7 +206,7 @@ class GraphDiff(GraphTables):
         corners = reduce(DiffFrame.union, [listed.select(name).toDF("node") for name in "abc"])
         return self._with(corners.count(), "count", F.lit(0).cast("long"))
 
-    def k_core(self, **options: Any) -> DiffFrame:
+    def k_core(self, *_: Any, **options: Any) -> DiffFrame:
         """The vertices with ``kcore``: the largest k such that a vertex is in the k-core.
         """
         check_options(options, "k_core", {
@@ -215,7 +215,7 @@ class GraphDiff(GraphTables):
         cores = core_numbers(self._edges.select("src", "dst"))
         return self._with(cores, "kcore", F.lit(0).cast("long"))
 
-    def maximal_independent_set(self, seed: int = 42, **options: Any) -> DiffFrame:
+    def maximal_independent_set(self, seed: int = 42, *_: Any, **options: Any) -> DiffFrame:
         """The ``id`` of each vertex in a maximal independent set.
 
         No edge is between two of them, and every other vertex has an edge to one of them. The set
@@ -370,7 +370,7 @@ class GraphDiff(GraphTables):
     def all_paths(
         self, from_expr: str | Column, to_expr: str | Column,
         edge_filter: str | Column | None = None, max_path_length: int = 5,
-        is_directed: bool = True, **options: Any,
+        is_directed: bool = True, *_: Any, **options: Any,
     ) -> DiffFrame:
         """All paths between vertices that visit no vertex twice: ``path`` and ``len``.
 
@@ -400,19 +400,19 @@ class GraphDiff(GraphTables):
         length = (F.size("path") - 1).cast("long").alias("len")
         return paths.join(self._where(to_expr), "node", "left_semi").select("path", length)
 
-    def detectingCycles(self, **options: Any) -> DiffFrame:
-        """``id`` and ``found_cycles``: each cycle from the vertex, a list of ids that ends with it.
+    def detectingCycles(self, *_: Any, **options: Any) -> DiffFrame:
+        """``found_cycles``: each cycle, as a list of ids from its smallest vertex back to it.
 
         Notes
         -----
-        A cycle of n vertices has n rows, one from each of them. Parallel edges are one. The number
-        of paths to be followed may grow exponentially with the size of the graph.
+        A cycle visits no other vertex twice, and has one row. Parallel edges are one. The number of
+        paths to be followed may grow exponentially with the size of the graph.
         """
         check_options(options, "detectingCycles", {
             "checkpoint_interval", "use_local_checkpoints", "storage_level",
         })
         everyone = self._vertices.select("id").toDF("node").distinct()
-        return cycles(everyone, self._arcs(self._edges, True)).toDF("id", "found_cycles")
+        return cycles(everyone, self._arcs(self._edges, True)).toDF("found_cycles")
 
     def _arcs(self, edges: DiffFrame, directed: bool) -> DiffFrame:
         """``node`` and ``other``, each pair once, of edges between vertices."""
@@ -433,7 +433,8 @@ class GraphDiff(GraphTables):
         target_condition: str | Column | None = None,
         required_vertex_attributes: Sequence[str] | None = None,
         required_edge_attributes: Sequence[str] | None = None,
-        edge_filter: str | Column | None = None, remove_loops: bool = False, **options: Any,
+        edge_filter: str | Column | None = None, remove_loops: bool = False, *_: Any,
+        **options: Any,
     ) -> DiffFrame:
         """Values that are accumulated along each path from some vertices.
 
@@ -501,23 +502,23 @@ class GraphDiff(GraphTables):
         )
 
     def aggregateMessages(
-        self, aggCol: Column | Sequence[Column],
+        self, aggCol: Column | str | Sequence[Column | str],
         sendToSrc: Column | str | Sequence[Column | str] | None = None,
         sendToDst: Column | str | Sequence[Column | str] | None = None,
-        **options: Any,
+        *_: Any, **options: Any,
     ) -> DiffFrame:
         """``id`` and aggregates of the messages that edges send to their ends.
 
         Parameters
         ----------
-        aggCol : Column or sequence of Column
+        aggCol : Column, str, or a sequence of them
             Aggregates of the column ``MSG``.
         sendToSrc, sendToDst : Column, str, or a sequence of them, optional
             Messages to an end, over the structs ``src``, ``edge`` and ``dst`` of `triplets`. A null
             is no message.
         """
         check_options(options, "aggregateMessages", {"intermediate_storage_level"})
-        calls = list(_several(aggCol))
+        calls = list(map(_as_column, _several(aggCol)))
         sent = [("src", message) for message in _several(sendToSrc)]
         sent += [("dst", message) for message in _several(sendToDst)]
         if not calls or not sent:

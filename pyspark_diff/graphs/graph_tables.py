@@ -55,6 +55,18 @@ class GraphTables:
 
     nodes = vertices
 
+    def cache(self) -> Self:
+        """The graph itself: the dataflow keeps its tables, and nothing needs a cache."""
+        return self
+
+    def persist(self, *_: Any, **__: Any) -> Self:
+        """The graph itself, as `cache`."""
+        return self
+
+    def unpersist(self, *_: Any, **__: Any) -> Self:
+        """The graph itself, as `cache`."""
+        return self
+
     @property
     def edges(self) -> DiffFrame:
         """The edges: ``src``, ``dst`` and the attributes."""
@@ -158,7 +170,7 @@ class GraphTables:
         edges = _turned(_turned(self._all_edges))
         return type(self)(self._all_vertices, edges.union(_turned(self._all_edges)))
 
-    def validate(self, check_vertices: bool = True, **options: Any) -> None:
+    def validate(self, check_vertices: bool = True, *_: Any, **options: Any) -> None:
         """Fail each step after which a vertex occurs twice or has a null as its id, or an end of an
         edge is null or no vertex.
 

@@ -7,7 +7,9 @@ from pyspark.sql import functions as F
 from pyspark_diff.frame.diffframe import DiffFrame
 
 
-def simple_paths(starts: DiffFrame, arcs: DiffFrame, most: int | None = None) -> DiffFrame:
+def simple_paths(
+    starts: DiffFrame, arcs: DiffFrame, most: int | None = None, *, from_smallest: bool = False
+) -> DiffFrame:
     """All paths from some nodes that visit no node twice: ``node``, the last one, and ``path``.
 
     Parameters
@@ -18,6 +20,8 @@ def simple_paths(starts: DiffFrame, arcs: DiffFrame, most: int | None = None) ->
         ``node`` and ``other``, each pair once.
     most : int, optional
         The largest number of edges of a path.
+    from_smallest : bool
+        Whether only paths count whose first node is the smallest one.
 
     Notes
     -----
@@ -29,6 +33,8 @@ def simple_paths(starts: DiffFrame, arcs: DiffFrame, most: int | None = None) ->
     def longer(paths: DiffFrame) -> DiffFrame:
         short = paths if most is None else paths.where(F.size("path") <= most)
         new = short.join(arcs, "node").where(~F.array_contains("path", F.col("other")))
+        if from_smallest:
+            new = new.where(F.col("path")[0] < F.col("other"))
         return first.union(new.select(
             F.col("other").alias("node"), F.array_append("path", F.col("other")).alias("path")))
 
@@ -36,7 +42,7 @@ def simple_paths(starts: DiffFrame, arcs: DiffFrame, most: int | None = None) ->
 
 
 def cycles(nodes: DiffFrame, arcs: DiffFrame) -> DiffFrame:
-    """Each cycle without a repeated node, from each of its nodes back to it: ``node``, ``cycle``.
+    """Each cycle without a repeated node once, from its smallest node back to it: ``cycle``.
 
     Parameters
     ----------
@@ -45,6 +51,6 @@ def cycles(nodes: DiffFrame, arcs: DiffFrame) -> DiffFrame:
     arcs : DiffFrame
         ``node`` and ``other``, each pair once.
     """
-    closed = simple_paths(nodes, arcs).join(arcs, "node").where(F.col("other") == F.col("path")[0])
-    return closed.select(
-        F.col("other").alias("node"), F.array_append("path", F.col("other")).alias("cycle"))
+    paths = simple_paths(nodes, arcs, from_smallest=True)
+    closed = paths.join(arcs, "node").where(F.col("other") == F.col("path")[0])
+    return closed.select(F.array_append("path", F.col("other")).alias("cycle"))
