@@ -63,8 +63,8 @@ class GraphDiff(GraphTables):
     A plain Spark frame is a constant: it is the same at all times.
 
     The class lacks ``hyper_anf`` and other sketches, random walks and their embeddings,
-    ``svdPlusPlus`` and ``powerIterationClustering``. Arguments that choose an algorithm,
-    checkpoints or a level of storage have no effect.
+    ``svdPlusPlus`` and ``powerIterationClustering``; the page of limits has reasons, also for
+    Louvain. Arguments that choose an algorithm, checkpoints or a level of storage have no effect.
 
     Source: GraphFrames, https://graphframes.io
 
