@@ -1,6 +1,8 @@
 package benchmarks
 
-import org.apache.spark.graphx.{Edge, EdgeDirection, Graph}
+import org.apache.spark.graphx.{Edge, EdgeDirection, Graph, PartitionStrategy, VertexId}
+import org.apache.spark.graphx.lib.{LabelPropagation, ShortestPaths}
+import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.{DataFrame, SparkSession}
 import org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK
 
@@ -61,11 +63,42 @@ object GraphXBaseline {
   }
 
   /** Smallest nodes of components; the sums are the number of nodes, and of what each has. */
-  def components(path: String, unused: Int): Array[Double] = {
+  def components(path: String, unused: Int): Array[Double] =
+    sums(read(edges(path)))(_.connectedComponents().vertices.values)
+
+  /** Page ranks after some rounds; the sums are the number of nodes, and of rank times node. */
+  def pageRank(path: String, rounds: Int): Array[Double] = {
     val (build, graph) = timed(read(edges(path)))
     val (run, sums) = timed {
-      graph.connectedComponents().vertices.values
-        .aggregate((0L, 0L))((sum, component) => (sum._1 + 1, sum._2 + component), add)
+      graph.staticPageRank(rounds).vertices
+        .map { case (node, rank) => (1.0, rank * node) }
+        .fold((0.0, 0.0))((a, b) => (a._1 + b._1, a._2 + b._2))
+    }
+    graph.unpersist()
+    Array(build, run, sums._1, sums._2)
+  }
+
+  /** Triangles of each node; the sums are the number of nodes, and of their triangles. */
+  def triangles(path: String, unused: Int): Array[Double] =
+    sums(read(edges(path)).partitionBy(PartitionStrategy.EdgePartition2D).cache())(
+      _.triangleCount().vertices.values.map(_.toLong))
+
+  /** Distances to a landmark; the sums are the number of nodes that reach it, and of distances. */
+  def shortestPaths(path: String, landmark: Long): Array[Double] =
+    sums(read(edges(path)))(
+      ShortestPaths.run(_, Seq[VertexId](landmark)).vertices.values
+        .flatMap(_.get(landmark)).map(_.toLong))
+
+  /** Labels after some rounds; the first sum is the number of nodes. Ties are broken at random. */
+  def labelPropagation(path: String, rounds: Int): Array[Double] =
+    sums(read(edges(path)))(LabelPropagation.run(_, rounds).vertices.values)
+
+  /** The seconds of a graph and of an algorithm on it, and the number and sum of its values. */
+  private def sums(
+      built: => Graph[Int, Byte])(algorithm: Graph[Int, Byte] => RDD[Long]): Array[Double] = {
+    val (build, graph) = timed(built)
+    val (run, sums) = timed {
+      algorithm(graph).aggregate((0L, 0L))((sum, value) => (sum._1 + 1, sum._2 + value), add)
     }
     graph.unpersist()
     Array(build, run, sums._1.toDouble, sums._2.toDouble)
