@@ -2,8 +2,8 @@
 
     compiled(tree, inputs) is not None  ⟹  its value is, bit for bit, the value of Spark
 
-An expression with special rules in Spark has no formula, and Spark evaluates it: floats, rounded
-decimals, text as numbers, a collation.
+An expression with special rules in Spark has no formula, and Spark evaluates it: floats of 32 bits,
+decimals as doubles, rounded decimals, text as numbers, a collation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pyspark_diff.errors import UnsupportedTypeError
 from pyspark_diff.expressions.tree import Alias, Attribute, Cast, Literal, Tree
 from pyspark_diff.kernels import calendar
 from pyspark_diff.kernels.arrow_expression import (
-    CHECKED,
     Apply,
     ArrowConstant,
     ArrowExpression,
@@ -28,6 +27,7 @@ from pyspark_diff.kernels.arrow_expression import (
 from pyspark_diff.spark.data_types import arrow_type
 
 _BOOLEAN, _LONG, _NULL, _STRING = T.BooleanType(), T.LongType(), T.NullType(), T.StringType()
+_DOUBLE = T.DoubleType()
 _DATE, _INSTANT, _MOMENT = T.DateType(), T.TimestampType(), T.TimestampNTZType()
 
 #: Integers, the narrow ones first.
@@ -139,7 +139,7 @@ def compiled(
     Examples
     --------
     >>> from pyspark_diff.expressions.tree import tree_of
-    >>> inputs = T.StructType.fromDDL("n int, x double")
+    >>> inputs = T.StructType.fromDDL("n int, x float")
     >>> found = compiled(tree_of(F.col("n") + 1), inputs, ansi=True)
     >>> str(found.formula), found.kind
     ('(n + 1)', IntegerType())
@@ -194,9 +194,8 @@ class _Compiler:
         result = _RULES[tree.name](tree.name, arguments)
         if tree.name in _ZONED:
             self._check_zone([result.kind, *(argument.kind for argument in arguments)])
-        if isinstance(result.formula, Apply) and result.formula.function in CHECKED:
-            if not self._ansi:
-                raise _NoFormula
+        if isinstance(result.formula, Apply) and result.formula.checked and not self._ansi:
+            raise _NoFormula
         if not result.formula.columns:
             # Spark folds it into a constant, and does not evaluate it without rows.
             raise _NoFormula
@@ -227,10 +226,33 @@ def _arithmetic(name: str, arguments: Sequence[CompiledExpression]) -> CompiledE
     _count(arguments, 2)
     if any(map(_is_interval, arguments)):
         return _shifted(name, *arguments)
+    if any(value.kind == _DOUBLE for value in arguments):
+        return _apply(name, [_as(value, _DOUBLE) for value in arguments], _DOUBLE)
     if any(isinstance(value.kind, T.DecimalType) for value in arguments):
         return _decimal_arithmetic(name, *[_as_decimal(value) for value in arguments])
     kind = _widest(arguments)
     return _apply(name, [_as(a, kind) for a in arguments], kind)
+
+
+def _quotient(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    """A quotient of doubles and whole numbers, which Spark converts to doubles.
+
+    Spark evaluates the divisor first, and a formula the dividend. So none of them may fail.
+    """
+    _count(arguments, 2)
+    decimals = any(isinstance(value.kind, T.DecimalType) for value in arguments)
+    if decimals and not any(value.kind == _DOUBLE for value in arguments):
+        raise _NoFormula
+    if any(value.formula.fails for value in arguments):
+        raise _NoFormula
+    return _apply(name, [_as(value, _DOUBLE) for value in arguments], _DOUBLE)
+
+
+def _rounding(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
+    _count(arguments, 1)
+    if arguments[0].kind != _DOUBLE:
+        raise _NoFormula
+    return _apply(name, arguments, _LONG)
 
 
 def _is_interval(value: CompiledExpression) -> bool:
@@ -294,9 +316,9 @@ def _as_decimal(value: CompiledExpression) -> CompiledExpression:
 def _sign(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 1)
     kind = arguments[0].kind
-    if not isinstance(kind, T.DecimalType):
+    if not isinstance(kind, (T.DecimalType, T.DoubleType)):
         kind = _widest(arguments)
-    elif kind.precision > _SIGNED:
+    elif isinstance(kind, T.DecimalType) and kind.precision > _SIGNED:
         raise _NoFormula
     return _apply(name, arguments, kind)
 
@@ -319,11 +341,13 @@ def _division(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
 
 def _comparison(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     _count(arguments, 2)
-    if any(isinstance(value.kind, T.DecimalType) for value in arguments):
+    if any(isinstance(value.kind, T.DecimalType) for value in arguments) and not any(
+        value.kind == _DOUBLE for value in arguments
+    ):
         # In comparisons, unlike choices, a literal whole number has the digits that it needs.
         arguments = [_as_decimal(a) if a.kind in _INTEGERS else a for a in arguments]
     kind = _common(arguments)
-    if not _is_ordered(kind) and kind != _BOOLEAN:
+    if not _is_ordered(kind) and kind not in (_BOOLEAN, _DOUBLE):
         raise _NoFormula
     return _apply(name, [_as(a, kind) for a in arguments], _BOOLEAN)
 
@@ -347,7 +371,7 @@ def _choice(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpre
 
 def _extreme(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
     kind = _common(arguments)
-    if not _is_ordered(kind):
+    if not _is_ordered(kind) and kind != _DOUBLE:
         raise _NoFormula
     return _apply(name, [_as(a, kind) for a in arguments], kind)
 
@@ -464,6 +488,8 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
         return value
     if value.kind == _NULL:
         return CompiledExpression(ArrowConstant(None, arrow_type(kind)), kind)
+    if kind == _DOUBLE:
+        return _as_double(value)
     if not _holds(kind, value):
         if isinstance(kind, T.DecimalType) and isinstance(value.kind, T.DecimalType):
             return _fitted(value, kind)
@@ -474,6 +500,19 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
             content = Decimal(content)
         return CompiledExpression(ArrowConstant(content, arrow_type(kind)), kind)
     return _apply("cast", [value], kind)
+
+
+def _as_double(value: CompiledExpression) -> CompiledExpression:
+    """A whole number or a literal decimal as the nearest double."""
+    if isinstance(value.formula, ArrowConstant) and (
+        value.kind in _INTEGERS or isinstance(value.kind, T.DecimalType)
+    ):
+        content = value.formula.content
+        content = None if content is None else float(content)
+        return CompiledExpression(ArrowConstant(content, arrow_type(_DOUBLE)), _DOUBLE)
+    if value.kind not in _INTEGERS:
+        raise _NoFormula
+    return _apply("double", [value], _DOUBLE)
 
 
 def _fitted(value: CompiledExpression, kind: T.DecimalType) -> CompiledExpression:
@@ -522,6 +561,8 @@ def _common(values: Sequence[CompiledExpression]) -> T.DataType:
     kinds = [value.kind for value in typed]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]
+    if _DOUBLE in kinds:
+        return _DOUBLE
     if not any(isinstance(kind, T.DecimalType) for kind in kinds):
         return _widest(typed)
     decimals = [
@@ -545,6 +586,8 @@ def _count(arguments: Sequence[CompiledExpression], expected: int) -> None:
 _RULES: dict[str, Callable[[str, Sequence[CompiledExpression]], CompiledExpression]] = {
     **dict.fromkeys(("+", "-", "*"), _arithmetic),
     **dict.fromkeys(("negative", "abs"), _sign),
+    "/": _quotient,
+    **dict.fromkeys(("floor", "ceil"), _rounding),
     **dict.fromkeys(("%", "pmod", "div"), _division),
     **dict.fromkeys(("==", "<=>", "<", "<=", ">", ">="), _comparison),
     **dict.fromkeys(("and", "or", "not"), _logic),

@@ -29,7 +29,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Literal:
-    """A value of a type: an int, Decimal, bool or str, or None.
+    """A value of a type: an int, float, Decimal, bool or str, or None.
 
     A date is a number of days and a timestamp a number of microseconds since 1970; an interval of
     days and times is a number of microseconds.
@@ -77,6 +77,7 @@ _TYPES: dict[str, T.DataType] = {
     "long": T.LongType(),
     "string": T.StringType(),
     "date": T.DateType(),
+    "double": T.DoubleType(),
     "timestamp": T.TimestampType(),
     "timestamp_ntz": T.TimestampNTZType(),
 }
@@ -98,7 +99,11 @@ _NAMES = {
     "Subtract": "-",
     "Multiply": "*",
     "Remainder": "%",
+    "Divide": "/",
     "IntegralDivide": "div",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "ceiling": "ceil",
     "UnaryMinus": "negative",
     "EqualTo": "==",
     "EqualNullSafe": "<=>",
@@ -163,7 +168,7 @@ def tree_of(column: Column) -> Tree | None:
     >>> tree_of((F.col("n") + 1).alias("m"))  # doctest: +NORMALIZE_WHITESPACE
     Alias(child=Call(name='+', arguments=(Attribute(name='n', qualifier=None),
         Literal(value=1, kind=IntegerType()))), name='m')
-    >>> tree_of(F.lit(1.5)) is None
+    >>> tree_of(F.col("*")) is None
     True
     """
     text = jvm.expression_json(column)
@@ -302,6 +307,8 @@ def _literal(value: Any, kind: T.DataType) -> Literal:
         return Literal(int(value), kind)
     if isinstance(kind, T.DecimalType):
         return Literal(Decimal(value), kind)
+    if isinstance(kind, T.DoubleType):
+        return Literal(float(value), kind)
     raise _NoTree
 
 

@@ -140,7 +140,7 @@ def _limit(condition: ArrowExpression) -> tuple[str | None, int]:
 
 def _column(formula: ArrowExpression) -> str | None:
     """The column that a formula returns, perhaps in another type with the same numbers."""
-    while isinstance(formula, Apply) and formula.function in ("cast", "fit"):
+    while isinstance(formula, Apply) and formula.function in ("cast", "double", "fit"):
         kind = formula.kind
         wide = pa.types.is_integer(kind) and kind.bit_width >= 32 or (
             pa.types.is_decimal(kind) and kind.precision - kind.scale >= 10
@@ -157,4 +157,6 @@ def _whole(formula: ArrowExpression, less: int = 0) -> int | None:
         return None
     if formula.content is None:
         return 0  # a comparison with null is never true
+    if not math.isfinite(formula.content):
+        return None
     return math.ceil(formula.content) - 1 if less else math.floor(formula.content)

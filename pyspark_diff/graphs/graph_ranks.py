@@ -87,5 +87,5 @@ def _rounds(
 
 
 def _scale(wanted: Column, total: Column) -> Column:
-    scale = wanted * F.lit(float(RANK_UNIT)) / F.nullif(total, F.lit(0))
+    scale = F.when(total != 0, wanted * F.lit(float(RANK_UNIT)) / total)
     return F.when(F.abs(scale - 1) < _LOST, F.lit(1.0)).otherwise(scale)

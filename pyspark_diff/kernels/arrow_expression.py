@@ -24,18 +24,41 @@ from pyspark_diff.kernels import calendar, decimals
 #: One value for each row; a scalar is the value of all rows.
 Value = Any
 
+
+def _equal(x: Value, y: Value) -> Value:
+    """Equality in which a NaN equals a NaN."""
+    same = pc.equal(x, y)
+    if pa.types.is_floating(x.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(x), pc.is_nan(y)))
+    return same
+
+
+def _less(x: Value, y: Value) -> Value:
+    """An order in which a NaN is larger than all other numbers."""
+    less = pc.less(x, y)
+    if pa.types.is_floating(x.type):
+        less = pc.or_(less, pc.and_(pc.invert(pc.is_nan(x)), pc.is_nan(y)))
+    return less
+
+
+def _less_or_equal(x: Value, y: Value) -> Value:
+    return pc.invert(_less(y, x)) if pa.types.is_floating(x.type) else pc.less_equal(x, y)
+
+
 #: Functions of two values that are null if one of them is. They evaluate the second value only if
 #: the first is not null.
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "+": pc.add_checked,
     "-": pc.subtract_checked,
     "*": pc.multiply_checked,
-    "==": pc.equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
+    "==": _equal,
+    "<": _less,
+    "<=": _less_or_equal,
+    ">": lambda x, y: _less(y, x),
+    ">=": lambda x, y: _less_or_equal(y, x),
     "div by": pc.divide_checked,
+    # Of doubles, of which none fails.
+    "/": pc.divide_checked,
     # The divisor is a number that is neither 0 nor -1, so that all quotients fit.
     "div": pc.divide,
     "%": lambda x, n: pc.subtract(x, pc.multiply(pc.divide(x, n), n)),
@@ -64,15 +87,19 @@ _PLAIN: dict[str, Callable[..., Value]] = {
     "datediff": lambda end, start: pc.subtract(end.cast(pa.int32()), start.cast(pa.int32())),
     "isnull": pc.is_null,
     "isnotnull": pc.is_valid,
-    "least": lambda *values: reduce(lambda x, y: _first(pc.less(y, x), y, x), values),
-    "greatest": lambda *values: reduce(lambda x, y: _first(pc.greater(y, x), y, x), values),
+    "least": lambda *values: reduce(lambda x, y: _first(_less(y, x), y, x), values),
+    "greatest": lambda *values: reduce(lambda x, y: _first(_less(x, y), y, x), values),
     "<=>": lambda x, y: pc.or_(
-        pc.fill_null(pc.equal(x, y), False), pc.and_(pc.is_null(x), pc.is_null(y))
+        pc.fill_null(_equal(x, y), False), pc.and_(pc.is_null(x), pc.is_null(y))
     ),
+    # Whole numbers beyond 2**53 are rounded.
+    "double": lambda x: pc.cast(x, pa.float64(), safe=False),
+    "floor": lambda x: _as_long(pc.floor(x)),
+    "ceil": lambda x: _as_long(pc.ceil(x)),
 }
 
-#: Functions that fail if the result does not fit.
-CHECKED = frozenset({"+", "-", "*", "div by", "negative", "abs", "fit", "trunc"})
+#: Functions that fail if the result does not fit. Doubles fail only if they are divided by zero.
+CHECKED = frozenset({"+", "-", "*", "/", "div by", "negative", "abs", "fit", "trunc"})
 #: All functions.
 FUNCTIONS = frozenset({
     *_BINARY, *_PLAIN, "and", "or", "coalesce", "case", "in", "cast", "fit", "substring", "trunc"
@@ -116,9 +143,9 @@ class Field:
 
 @dataclass(frozen=True)
 class ArrowConstant:
-    """The same value in each row: an int, Decimal, bool or str, or None."""
+    """The same value in each row: an int, float, Decimal, bool or str, or None."""
 
-    content: int | Decimal | bool | str | None
+    content: int | float | Decimal | bool | str | None
     kind: pa.DataType
     fails: ClassVar[bool] = False
     columns: ClassVar[frozenset[str]] = frozenset()
@@ -158,10 +185,16 @@ class Apply:
     arguments: tuple["ArrowExpression", ...]
     kind: pa.DataType
 
+    @property
+    def checked(self) -> bool:
+        """Whether the function itself raises an error for some values."""
+        exact = not pa.types.is_floating(self.kind)
+        return self.function in CHECKED and (exact or self.function == "/")
+
     @cached_property
     def fails(self) -> bool:
         """Whether there are rows for which it raises an error."""
-        return self.function in CHECKED or any(a.fails for a in self.arguments)
+        return self.checked or any(a.fails for a in self.arguments)
 
     @cached_property
     def columns(self) -> frozenset[str]:
@@ -222,7 +255,7 @@ class Apply:
     def _checked(
         self, function: Callable[..., Value], active: Value | None, first: Value, *rest: Value
     ) -> Value:
-        if active is not None and self.function in CHECKED:
+        if active is not None and self.checked:
             # Arrow computes nothing from null.
             first = pc.if_else(active, first, pa.scalar(None, first.type))
         try:
@@ -320,7 +353,7 @@ class Apply:
 
     def __str__(self) -> str:
         name, texts = self.function, [str(argument) for argument in self.arguments]
-        if name in ("cast", "fit"):
+        if name in ("cast", "double", "fit"):
             return texts[0]
         if name in _BINARY and name not in _CALLED or name in _WORDS or name == "<=>":
             return f"({texts[0]} {name} {texts[1]})"
@@ -355,6 +388,18 @@ def column_of(formula: ArrowExpression, table: pa.Table) -> pa.ChunkedArray | pa
         return table.column(formula.name)
     value = formula.value(table)
     return pa.repeat(value, table.num_rows) if isinstance(value, pa.Scalar) else value
+
+
+def _as_long(whole: Value) -> Value:
+    """Whole doubles as Java converts them to long: the nearest number in its range, 0 for NaN."""
+    below, above = (pa.scalar(limit, pa.float64()) for limit in (-(2.0**63), 2.0**63))
+    fits = pc.and_(pc.greater_equal(whole, below), pc.less(whole, above))
+    limits = pc.if_else(
+        pc.less(whole, below), pa.scalar(-(2**63), pa.int64()),
+        pc.if_else(pc.greater_equal(whole, above), pa.scalar(2**63 - 1, pa.int64()),
+                   pa.scalar(0, pa.int64())))
+    inner = pc.if_else(fits, whole, pa.scalar(0.0, pa.float64()))
+    return pc.if_else(fits, pc.cast(inner, pa.int64()), limits)
 
 
 def _null_count(value: Value) -> int:

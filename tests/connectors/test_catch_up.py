@@ -496,7 +496,7 @@ def test_a_few_rows_are_evaluated_once(spark):
     rows = spark.createDataFrame([(1, 1, 0), (2, 1, 5)], ORDERS)
     with Dataflow(spark, runner="local") as flow:
         orders = flow.source("orders", log)
-        orders.select("id", (F.lit(10) / F.col("amount")).alias("share")).keep("shares")
+        orders.select("id", (F.lit(10) % F.col("amount")).alias("share")).keep("shares")
         log.changes.append(Inserts(rows.mapInArrow(counted, ORDERS)))
         with pytest.raises(StepError, match=r"\(1, 1, 0\)|id=1"):
             flow.catch_up()

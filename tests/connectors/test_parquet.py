@@ -82,6 +82,7 @@ READ: dict[str, Callable[[DataFrame], DataFrame]] = {
     "date": lambda df: df.where("day >= DATE'1970-01-02'"),
     "year": lambda df: df.where("year(day) = 1970"),
     "starts with": lambda df: df.where("kind LIKE 'a%'"),
+    "float compared": lambda df: df.where("weight > 0"),
     "no row": lambda df: df.where("src > 100"),
     "two filters": lambda df: df.where("src > 1").select("dst", "src").where("5 > src"),
     "view": lambda df: df.createOrReplaceTempView("plain_view") or df.sparkSession.sql(
@@ -90,7 +91,6 @@ READ: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 #: Frames that Spark reads.
 NOT_READ: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "float compared": lambda df: df.where("weight > 0"),
     "NaN": lambda df: df.where(F.isnan("weight")),
     "function": lambda df: df.select(F.upper("kind").alias("kind")),
     "arithmetic": lambda df: df.selectExpr("src + 1 AS src"),

@@ -130,7 +130,7 @@ def test_a_consumer_that_fails_keeps_the_frontier(spark):
 def test_errors_come_when_it_is_waited_for(spark):
     with Dataflow(spark, runner="local") as flow:
         rows, session = flow.input("rows", ONE)
-        rows.select((1 / F.col("n")).alias("x")).keep()
+        rows.select((1 % F.col("n")).alias("x")).keep()
         session.insert([(0,)])
         session.advance_to(1)
         running = flow.step_async()

@@ -42,8 +42,13 @@ COLUMNS = {
     "d": T.DateType(), "e": T.DateType(), "u": T.TimestampType(), "v": T.TimestampType(),
     "w": T.TimestampNTZType(), "f": T.DoubleType(), "g": T.ArrayType(T.IntegerType()),
     "m": T.DecimalType(5, 2), "n": T.DecimalType(15, 0), "o": T.DecimalType(32, 4),
-    "y": T.DecimalType(38, 0), "z": T.DecimalType(38, 30),
+    "y": T.DecimalType(38, 0), "z": T.DecimalType(38, 30), "k": T.DoubleType(),
 }
+#: Doubles at the edges of whole numbers and of their range.
+DOUBLES = [
+    0.1, -1.5, 2.5, 1e308, -1e308, 5e-324, float("inf"), float("-inf"), float("nan"), -0.0,
+    2.0**53 + 2, 2.0**63, -(2.0**63), 2.0**63 - 1024, 0.5, -0.5,
+]
 STRUCT = T.StructType([T.StructField(name, kind) for name, kind in COLUMNS.items()])
 #: Enough for all digits of any decimal.
 ALL = Context(prec=76)
@@ -72,6 +77,7 @@ def value(choice: random.Random, name: str):
         "d": choice.choice([day, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
         "u": moment + datetime.timedelta(minutes=choice.randrange(3)),
         "f": choice.choice([0.0, -0.0, float("nan"), 1.5]),
+        "k": choice.choice(DOUBLES),
         "g": [choice.randrange(2)],
     }.get({"q": "p", "t": "s", "e": "d", "v": "u", "w": "u"}.get(name, name),
           choice.randrange(-4, 5))
@@ -188,6 +194,12 @@ w > w - INTERVAL '0.000001' SECOND; w + INTERVAL '-40' DAY; CAST(w AS date) IS N
 trunc(d, 'week'); trunc(d, 'MM'); trunc(d, 'Mon'); trunc(d, 'QUARTER'); trunc(d, 'yy')
 trunc(w, 'month'); trunc(e, 'year')
 5; 'x'; TRUE; 5L; 5Y; DATE'2020-01-01'; g; f; u; s; `i`
+f + 1; k + f; k - xl; xl * k; k * k; 1.5 * k; k * 0.1D; -k; abs(k); f = 1; f > k; k <= f; k <=> f
+k < 1.5; xl >= k; k <> f; least(f, k, i); greatest(k, f, 1); coalesce(f, i); coalesce(k, 1.5)
+nvl(l, k); CAST(i AS double); CAST(xl AS double); CAST(xl AS double) * 0.3D - k; floor(k); ceil(k); ceiling(f)
+floor(k * 0.85D); floor(xl * 0.7D); k / 2; xl / 3; i / 2; l / 0.3D; xl / -7Y; k / 1.5; 1.1D
+if(p, k, 0); CASE WHEN k > 1 THEN k WHEN f < 0 THEN xl ELSE 0.5D END; k BETWEEN -1 AND 1.5; NOT k = f; k IS NULL
+k / NULL; k + CAST(NULL AS int); k > CAST(NULL AS double)
 """
 
 #: Expressions whose value depends on the time zone of the session.
@@ -212,6 +224,10 @@ CASE WHEN xi BETWEEN -100 AND 100 THEN i END + xi * if(xi BETWEEN -100 AND 100, 
 CASE WHEN xi BETWEEN -100 AND 100 THEN i END * (xi + xi)
 CASE WHEN xi BETWEEN -100 AND 100 THEN i END < xi * 3
 NOT (xl > -9223372036854775808L AND -xl > 0)
+CASE WHEN i <> 0 THEN k / i END
+i <> 0 AND k / i > 0.5
+if(k = 0 OR k IS NULL, NULL, floor(xl * 0.85D / k))
+CASE WHEN f <> 0 AND i > 0 THEN (f + i) / (f * i) - k END
 """
 
 
@@ -330,17 +346,18 @@ def test_trees_of_connect(spark):
 
 #: Expressions that only Spark evaluates.
 OTHERS = """
-upper(s); s || t; s LIKE t; t LIKE NULL; s LIKE 'a\\%'; s LIKE 'a/%' ESCAPE '/'; f + 1
+upper(s); s || t; s LIKE t; t LIKE NULL; s LIKE 'a\\%'; s LIKE 'a/%' ESCAPE '/'
 m + f; m / n; m % 2
 s LIKE 'a/%' escape '/'; y * y; -y; abs(z); o IN (0.00000000001); y IN (1, 0.5)
 substring(s, 0, 1); substring(s, -1, 1); substring(s, i, 1); year(u); startswith(s, t); m = s
 o * o; o * m * m; o * (1 - m) * (1 + m)
 CAST(m AS decimal(5,1)); CAST(m AS int); CAST(l AS decimal(19,0))
 o + 0.0000000001; contains(s, NULL)
-f = 1; f > f; f IN (1.5); i / 2; i % l; i % 0
-xl div -1; pmod(i, -3); CAST(l AS int); CAST(s AS int); CAST(i AS double); CAST(d AS timestamp)
+f IN (1.5); i % l; i % 0; f % 2; m / f; m > k; CAST(m AS double); CAST(k AS int); round(k)
+floor(i); floor(m); ceil(k, 1); (i + 1) / 2; i / (k / 2); CAST(f AS float) + 1; k > '1'; m / 2
+xl div -1; pmod(i, -3); CAST(l AS int); CAST(s AS int); CAST(d AS timestamp)
 i = '1'; i + '1'; d = '2024-01-01'; d = u; d + 1; g = g; g[0]; struct(i); 1 + 1; NULL
-s = 'A' COLLATE UTF8_LCASE; CAST(s AS string COLLATE UTF8_LCASE) = 'a'; least(p, q); least(f, f)
+s = 'A' COLLATE UTF8_LCASE; CAST(s AS string COLLATE UTF8_LCASE) = 'a'; least(p, q)
 u > TIMESTAMP'2024-03-31 01:00:00'; try_add(i, 1); i & 1; +i; hash(i); I + 1
 coalesce(g, g); i IN (l); CASE WHEN p THEN 1 ELSE 'x' END; transform(g, x -> x + 1)
 d < DATE'1500-01-01'; date_trunc('week', w); date_trunc(s, u); date_trunc('decade', w)
@@ -445,7 +462,23 @@ class Writer:
             f"coalesce({a}, {b})", f"least({a}, {b})", f"if({self.truth(depth - 1)}, {a}, {b})",
         ])
 
+    def double(self, depth: int) -> str:
+        pick = self._choice.choice
+        if depth == 0 or self._choice.random() < 0.2:
+            return pick(["f", "k", "0.3D", "-1.5D", "k"])
+        a = self.double(depth - 1)
+        b = pick([self.double(depth - 1), self.integer(0), "0.05"])
+        return pick([
+            f"({a} + {b})", f"({b} - {a})", f"({a} * {b})", f"(- {a})", f"abs({a})",
+            f"({a} / {pick(['2', '0.7D', '-3'])})", f"CAST({self.integer(0)} AS double)",
+            f"coalesce({a}, {b})", f"least({a}, {b})", f"greatest({a}, {b})",
+            f"if({self.truth(depth - 1)}, {a}, {b})", f"CAST(floor({a}) AS double)",
+            f"if({b} = 0, {a}, {a} / {b})",
+        ])
+
     def any(self, kind: str, depth: int) -> str:
+        if kind == "double":
+            return self.double(depth)
         if kind == "integer":
             return self.integer(depth)
         if kind == "decimal":
@@ -460,7 +493,7 @@ class Writer:
         if depth == 0:
             known = ["p", "q", "i > 0", "s < t", "(xl IS NULL)", "d = e", "TRUE"]
             return pick([*known, "CAST(NULL AS boolean)"])
-        kind = pick(["integer", "integer", "decimal", *KINDS])
+        kind = pick(["integer", "integer", "decimal", "double", *KINDS])
         a, b = self.any(kind, depth - 1), self.any(kind, depth - 1)
         p, q = self.truth(depth - 1), self.truth(depth - 1)
         return pick([
@@ -476,8 +509,8 @@ class Writer:
 def test_random_expressions(spark, frame, table, seed):
     """The next test has the expressions that overflow: a single one would fail the whole query."""
     writer = Writer(seed)
-    kinds = (writer.integer, writer.truth, writer.decimal, writer.truth)
-    texts = [kinds[n % 4](2 if n % 4 == 2 else 4) for n in range(80)]
+    kinds = (writer.integer, writer.truth, writer.decimal, writer.truth, writer.double)
+    texts = [kinds[n % 5](2 if n % 5 == 2 else 4) for n in range(100)]
     compiled = []
     for text in texts:
         formula = formula_of(F.expr(text))
@@ -599,6 +632,9 @@ def test_formulas_can_be_turned_off(spark, updates):
 def test_division_by_zero(table):
     with pytest.raises(DiffOverflowError, match="divides by zero"):
         column_of(formula_of(F.expr("l div i")).formula, table)
+    for text in ("k / i", "CASE WHEN i > 0 THEN 1.0D ELSE k / i END", "k / -f", "l / i > 2"):
+        with pytest.raises(DiffOverflowError, match="divides by zero"):
+            column_of(formula_of(F.expr(text)).formula, table)
 
 
 def test_arithmetic_needs_no_spark(updates):
