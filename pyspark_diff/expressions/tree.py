@@ -328,6 +328,10 @@ def _call(name: str, arguments: tuple[Tree, ...]) -> Call | Cast:
     if name == "between" and len(arguments) == 3:
         value, low, high = arguments
         return Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))
+    if name == "nullif" and len(arguments) == 2:
+        return Call("case", (Call("==", arguments), Literal(None, T.NullType()), arguments[0]))
+    if name == "nvl2" and len(arguments) == 3:
+        return Call("case", (Call("isnotnull", arguments[:1]), *arguments[1:]))
     if name == "case" and len(arguments) % 2 == 0:
         return Call(name, (*arguments, Literal(None, T.NullType())))
     return Call(name, arguments)

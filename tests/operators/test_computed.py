@@ -196,10 +196,11 @@ trunc(w, 'month'); trunc(e, 'year')
 5; 'x'; TRUE; 5L; 5Y; DATE'2020-01-01'; g; f; u; s; `i`
 f + 1; k + f; k - xl; xl * k; k * k; 1.5 * k; k * 0.1D; -k; abs(k); f = 1; f > k; k <= f; k <=> f
 k < 1.5; xl >= k; k <> f; least(f, k, i); greatest(k, f, 1); coalesce(f, i); coalesce(k, 1.5)
-nvl(l, k); CAST(i AS double); CAST(xl AS double); CAST(xl AS double) * 0.3D - k; floor(k); ceil(k); ceiling(f)
-floor(k * 0.85D); floor(xl * 0.7D); k / 2; xl / 3; i / 2; l / 0.3D; xl / -7Y; k / 1.5; 1.1D
-if(p, k, 0); CASE WHEN k > 1 THEN k WHEN f < 0 THEN xl ELSE 0.5D END; k BETWEEN -1 AND 1.5; NOT k = f; k IS NULL
-k / NULL; k + CAST(NULL AS int); k > CAST(NULL AS double)
+nvl(l, k); CAST(i AS double); CAST(xl AS double); CAST(xl AS double) * 0.3D - k; floor(k); ceil(k)
+ceiling(f); floor(k * 0.85D); floor(xl * 0.7D); k / 2; xl / 3; i / 2; l / 0.3D; xl / -7Y; k / 1.5
+1.1D; if(p, k, 0); CASE WHEN k > 1 THEN k WHEN f < 0 THEN xl ELSE 0.5D END; k BETWEEN -1 AND 1.5
+NOT k = f; k IS NULL; k / NULL; k + CAST(NULL AS int); k > CAST(NULL AS double)
+nullif(i, 0); nullif(k, f); nullif(s, 'a'); nullif(b, xl); nvl2(i, l, b); nvl2(s, k, 1)
 """
 
 #: Expressions whose value depends on the time zone of the session.
@@ -224,6 +225,7 @@ CASE WHEN xi BETWEEN -100 AND 100 THEN i END + xi * if(xi BETWEEN -100 AND 100, 
 CASE WHEN xi BETWEEN -100 AND 100 THEN i END * (xi + xi)
 CASE WHEN xi BETWEEN -100 AND 100 THEN i END < xi * 3
 NOT (xl > -9223372036854775808L AND -xl > 0)
+k / nullif(i, 0); nvl2(nullif(f, 0), k / f, 0)
 CASE WHEN i <> 0 THEN k / i END
 i <> 0 AND k / i > 0.5
 if(k = 0 OR k IS NULL, NULL, floor(xl * 0.85D / k))
