@@ -241,16 +241,14 @@ def _quotient(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExp
     """
     _count(arguments, 2)
     decimals = any(isinstance(value.kind, T.DecimalType) for value in arguments)
-    if decimals and not any(value.kind == _DOUBLE for value in arguments):
-        raise _NoFormula
-    if any(value.formula.fails for value in arguments):
+    doubles = any(value.kind == _DOUBLE for value in arguments)
+    if decimals and not doubles or any(value.formula.fails for value in arguments):
         raise _NoFormula
     return _apply(name, [_as(value, _DOUBLE) for value in arguments], _DOUBLE)
 
 
 def _rounding(name: str, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
-    _count(arguments, 1)
-    if arguments[0].kind != _DOUBLE:
+    if [value.kind for value in arguments] != [_DOUBLE]:
         raise _NoFormula
     return _apply(name, arguments, _LONG)
 
@@ -504,11 +502,9 @@ def _as(value: CompiledExpression, kind: T.DataType) -> CompiledExpression:
 
 def _as_double(value: CompiledExpression) -> CompiledExpression:
     """A whole number or a literal decimal as the nearest double."""
-    if isinstance(value.formula, ArrowConstant) and (
-        value.kind in _INTEGERS or isinstance(value.kind, T.DecimalType)
-    ):
-        content = value.formula.content
-        content = None if content is None else float(content)
+    decimal = isinstance(value.kind, T.DecimalType)
+    if isinstance(value.formula, ArrowConstant) and (decimal or value.kind in _INTEGERS):
+        content = None if value.formula.content is None else float(value.formula.content)
         return CompiledExpression(ArrowConstant(content, arrow_type(_DOUBLE)), _DOUBLE)
     if value.kind not in _INTEGERS:
         raise _NoFormula

@@ -31,7 +31,7 @@ STORED = {
     "use_local_checkpoints": True, "checkpoint_interval": 5,
     "storage_level": StorageLevel.MEMORY_AND_DISK,
 }
-#: Members without a counterpart: names of columns, and what the documentation leaves out.
+#: Members without a counterpart: names of columns, and methods that docs/limits.md leaves out.
 LEFT_OUT = {
     "ID", "SRC", "DST", "EDGE", "WEIGHT", "hyper_anf", "svdPlusPlus", "powerIterationClustering",
 }
@@ -81,10 +81,13 @@ def test_members_and_their_parameters(theirs, ours):
         method = getattr(theirs, name)
         if callable(method):
             all_parameters = [*inspect.signature(method).parameters.values()]
-            named = {one.name: None for one in all_parameters if one.kind is not one.VAR_POSITIONAL}
+            named = {
+                parameter.name: None for parameter in all_parameters
+                if parameter.kind is not parameter.VAR_POSITIONAL
+            }
             signature = inspect.signature(getattr(ours, name))
             signature.bind(*named)
-            # Pregel's setters have one parameter each, which nobody names.
+            # The names of parameters of Pregel's setters differ.
             if theirs is GraphFrame:
                 signature.bind(**named)
 
