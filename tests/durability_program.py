@@ -159,15 +159,19 @@ Delivered = dict[Oracle, list[Update]]
 
 
 class Application:
-    """An application that opens a store and continues its program."""
+    """An application that opens a store and continues its program.
+
+    With `holds`, all kept times of the outputs stay readable.
+    """
 
     def __init__(
         self, spark: Any, root: str | Path, seed: int = 0,
-        on_update: Callable[..., None] | None = None, **options: Any,
+        on_update: Callable[..., None] | None = None, holds: bool = False, **options: Any,
     ):
         self.seed = seed
         self.delivered: Delivered = {oracle: [] for oracle in ORACLES}
         self._nodes: dict[Oracle, Any] = {}
+        frames: list[Any] = []
 
         def program(flow: Dataflow) -> None:
             for oracle, frame in collections(flow).items():
@@ -177,10 +181,13 @@ class Application:
                         on_update(oracle, *update)
 
                 frame.inspect(show)
-                self._nodes[oracle] = frame.keep(oracle.__name__)._node
+                frames.append(frame.keep(oracle.__name__))
+                self._nodes[oracle] = frame._node
 
         options = {"runner": "local", "retain": RETAIN, "buckets": 2, **options}
         self.flow = Dataflow.open(str(root), program, spark=spark, **options)
+        for frame in frames if holds else ():
+            frame.hold()
         times = {name: self.flow.session(name).time() for name in INPUTS}
         demand(len(set(times.values())) == 1, f"inputs are at different times: {times}")
         self.done = self.at()
@@ -211,7 +218,7 @@ class Application:
         self.done += 1
 
     def check(self) -> None:
-        """Check the kept outputs at the last complete time, and their files."""
+        """Check the kept outputs at each kept time, and their files."""
         if self.flow._state.graph is None:
             demand(self.done == 0, f"{self.done} steps are done, and nothing is kept")
             return
@@ -224,12 +231,15 @@ class Application:
                 (tuple(row.values())[:-2], row["time"], row["diff"])
                 for row in arrangement.table().to_pylist()
             ]
-            actual = accumulate(rows, moment)
-            wanted = answer(self.seed, oracle, moment)
-            demand(
-                actual == wanted,
-                f"{oracle.__name__} is kept wrong at {moment}: {actual}, not {wanted}",
-            )
+            since = arrangement.trace.since.bound
+            demand(since is not None and since <= moment, f"{oracle.__name__} starts at {since}")
+            for kept in range(since, moment + 1):
+                actual = accumulate(rows, kept)
+                wanted = answer(self.seed, oracle, kept)
+                demand(
+                    actual == wanted,
+                    f"{oracle.__name__} is kept wrong at {kept}: {actual}, not {wanted}",
+                )
         wrong = self.flow.verify()
         demand(not wrong, f"files are wrong: {wrong}")
 
@@ -292,11 +302,11 @@ def check_seen(
 
 def recovered(
     spark: Any, root: str | Path, seed: int, acknowledged: int, under_way: bool,
-    segments: Sequence[Delivered], more: int = 2, begins: int = 0,
+    segments: Sequence[Delivered], more: int = 2, begins: int = 0, holds: bool = False,
 ) -> int:
     """Open a store after an end and continue; returns its number of steps or raises `Wrong`."""
     try:
-        application = Application(spark, root, seed)
+        application = Application(spark, root, seed, holds=holds)
     except DiffError as error:
         raise Wrong(f"it cannot be opened: {error!r}") from error
     try:
