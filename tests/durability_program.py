@@ -29,6 +29,7 @@ import tempfile
 import threading
 import time
 import traceback
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unittest import mock
 
 import crashes
@@ -60,7 +61,7 @@ from faults import Fault
 from oracle import Collection, accumulate
 
 from pyspark_diff import Dataflow, DiffError, StorageError, set_credentials, thresholds
-from pyspark_diff.dataflow import durable
+from pyspark_diff.dataflow import durable, opening
 from pyspark_diff.dataflow.dataflow import BaseDataflow
 from pyspark_diff.engine.context import StepContext
 from pyspark_diff.errors import ConcurrentWriteError, UnknownOutcomeError
@@ -69,6 +70,8 @@ from pyspark_diff.trace import storage
 from pyspark_diff.trace import vacuum as vacuum_module
 from pyspark_diff.trace.commits import Commits
 from pyspark_diff.trace.local_objects import LocalObjects
+from pyspark_diff.trace.objects import Objects
+from pyspark_diff.trace.remote_objects import RemoteObjects
 from pyspark_diff.trace.roots import objects_at
 from pyspark_diff.trace.storage import StoreFiles
 from pyspark_diff.trace.volume_objects import VolumeObjects
@@ -168,7 +171,7 @@ class Application:
         self, spark: Any, root: str | Path, seed: int = 0,
         on_update: Callable[..., None] | None = None, holds: bool = False, **options: Any,
     ):
-        self.seed = seed
+        self.seed, self.holds = seed, holds
         self.delivered: Delivered = {oracle: [] for oracle in ORACLES}
         self._nodes: dict[Oracle, Any] = {}
         frames: list[Any] = []
@@ -232,7 +235,10 @@ class Application:
                 for row in arrangement.table().to_pylist()
             ]
             since = arrangement.trace.since.bound
-            demand(since is not None and since <= moment, f"{oracle.__name__} starts at {since}")
+            demand(
+                since == 0 if self.holds else since is not None and since <= moment,
+                f"{oracle.__name__} is kept from {since} on, and is at {moment}",
+            )
             for kept in range(since, moment + 1):
                 actual = accumulate(rows, kept)
                 wanted = answer(self.seed, oracle, kept)
@@ -520,7 +526,7 @@ class Options:
     first: int = 0
     real: int = 20
     random: int = 100
-    volume: int = 100
+    phases: int = 100
     executors: int = 20
     rows: int = 1_000_000
 
@@ -588,37 +594,54 @@ def real_kills(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
     yield tally
 
 
-def forked(spark: Any, root: str, seed: int, number: int) -> tuple[list[list[Any]], int]:
-    """Run a scenario in a process that ends at an operation; returns its report and exit code."""
+def start(work: Callable[[Callable[..., None]], None]) -> tuple[int, TextIO]:
+    """Run a function in another process, which gets a function that reports a line.
+
+    Returns the id of the process, and its lines. The exit code is 0 after the function, else 98.
+    """
     reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reads)
-            thread = threading.Thread(target=child_runs, args=(spark, root, seed, number, writes))
-            thread.start()
-            thread.join()
-        finally:
-            os._exit(99)
-    os.close(writes)
-    with open(reads) as pipe:
-        lines = [json.loads(line) for line in pipe]
-    _, status = os.waitpid(child, 0)
-    return lines, os.waitstatus_to_exitcode(status)
+    process = os.fork()
+    if process:
+        os.close(writes)
+        return process, open(reads)
+    try:
+        os.close(reads)
+        # This thread has a connection of its own to the JVM.
+        thread = threading.Thread(target=run_apart, args=(work, writes))
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(99)
 
 
-def child_runs(spark: Any, root: str, seed: int, number: int, writes: int) -> None:
-    """Run a scenario in a process that will end at an operation, and report each stage first."""
+def run_apart(work: Callable[[Callable[..., None]], None], writes: int) -> None:
+    """Run a function in a process of its own, and end the process."""
     from py4j import java_gateway
 
-    # The parent's objects in the JVM stay; this thread has a connection of its own.
+    # The parent's objects in the JVM stay.
     java_gateway._garbage_collect_object = lambda *_: None
-    tells = os.write
+    write = os.write
 
     def report(*what: Any) -> None:
-        tells(writes, json.dumps(what).encode() + b"\n")
+        write(writes, json.dumps(what).encode() + b"\n")
 
     try:
+        work(report)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(98)
+
+
+def end_of(process: int) -> int:
+    """Wait for the end of a process; returns its exit code."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def forked(spark: Any, root: str, seed: int, number: int) -> tuple[list[list[Any]], int]:
+    """Run a scenario in a process that ends at an operation; returns its report and exit code."""
+
+    def work(report: Callable[..., None]) -> None:
         scenario = Scenario(spark, root, seed, on_update=lambda oracle, *update: report(
             "given", ORACLES.index(oracle), *update
         ))
@@ -627,9 +650,10 @@ def child_runs(spark: Any, root: str, seed: int, number: int, writes: int) -> No
                 report("begins", stage)
                 scenario.take(stage)
                 report("done", stage)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(98)
+
+    process, lines = start(work)
+    with lines:
+        return [json.loads(line) for line in lines], end_of(process)
 
 
 def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Delivered]]:
@@ -650,29 +674,73 @@ def read_lines(lines: Sequence[Sequence[Any]]) -> tuple[int, bool, list[Delivere
     return acknowledged, under_way, segments
 
 
-# Kills at random moments, with the store in a volume.
+# Kills at random moments, with the store at a server.
 
 #: The phases of an application that are killed in turn.
 PHASES = ("load", "step", "commit", "compaction", "vacuum")
 
 
-class Phased:
-    """A process that runs a scenario on a store in a volume, and reports the phases it is in."""
+@dataclass(frozen=True)
+class Server:
+    """Stores at a server in this process, which outlives the processes that are killed.
 
-    def __init__(self, spark: Any, root: str, seed: int, workspace: volumes.Workspace):
-        reads, writes = os.pipe()
-        self.process = os.fork()
-        if self.process == 0:
-            os.close(reads)
-            # Connections of its own: two processes cannot share one.
-            set_credentials(
-                volumes.VOLUME, lambda: workspace.client(), mount=str(workspace.folder))
-            thread = threading.Thread(target=phased_child, args=(spark, root, seed, writes))
-            thread.start()
-            thread.join()
-            os._exit(99)
-        os.close(writes)
-        self._pipe = open(reads)
+    Attributes
+    ----------
+    url : str
+        The stores are below it.
+
+    connect : callable
+        Takes a seed. Each process calls it, as two processes cannot share a connection.
+    """
+
+    url: str
+    connect: Callable[[int], None]
+
+
+@contextmanager
+def volume_server() -> Iterator[Server]:
+    """A volume, whose mount lacks calls."""
+    workspace = volumes.workspace()
+
+    def connect(seed: int) -> None:
+        set_credentials(volumes.VOLUME, lambda: workspace.client(), mount=str(workspace.folder))
+
+    with volumes.refusing(workspace.folder, errno.ENOSYS):
+        yield Server(f"{volumes.VOLUME}/random", connect)
+    shutil.rmtree(workspace.volume / "random")
+
+
+@contextmanager
+def bucket_server() -> Iterator[Server]:
+    """A bucket. With odd seeds the machines exchange all files through it, as on a cluster.
+
+    A process that has used obstore cannot be forked: its client hangs in the other process. So this
+    process never uses it.
+    """
+    from stores import environment
+
+    settings = environment()
+
+    def connect(seed: int) -> None:
+        set_credentials(
+            "s3://bucket", lambda: {
+                "access_key_id": settings["AWS_ACCESS_KEY_ID"],
+                "secret_access_key": settings["AWS_SECRET_ACCESS_KEY"], "expires_at": None,
+            },
+            endpoint=settings["AWS_ENDPOINT_URL"], region=settings["AWS_DEFAULT_REGION"],
+        )
+        if seed % 2:
+            opening.is_alone = lambda spark: False  # type: ignore[assignment]
+
+    yield Server(f"s3://bucket/{uuid.uuid4().hex}", connect)
+
+
+class Phased:
+    """A process that runs a scenario on a store at a server, and reports its phases."""
+
+    def __init__(self, spark: Any, server: Server, root: str, folder: Path, seed: int):
+        self.process, self._pipe = start_on_a_machine(
+            server, folder, seed, lambda report: run_phased(spark, root, seed, report))
         self.lines: list[list[Any]] = []
         self.times: list[float] = []
 
@@ -702,7 +770,7 @@ class Phased:
         while self.read():
             pass
         self._pipe.close()
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        return end_of(self.process)
 
     def is_inside(self, phase: str) -> bool:
         """Whether it ended in a phase."""
@@ -725,15 +793,25 @@ class Phased:
         return read_lines([line for line in self.lines if line[0] not in ("enters", "leaves")])
 
 
-def phased_child(spark: Any, root: str, seed: int, writes: int) -> None:
-    """Run a scenario in a process that will be killed, and report its phases first."""
-    from py4j import java_gateway
+def start_on_a_machine(
+    server: Server, folder: Path, seed: int, work: Callable[[Callable[..., None]], None]
+) -> tuple[int, TextIO]:
+    """Run a function in another process with a folder for temporary files of its own.
 
-    # The parent's objects in the JVM stay; this thread has a connection of its own.
-    java_gateway._garbage_collect_object = lambda *_: None
+    So no process has the local files of a killed one, such as copies of batch files.
+    """
 
-    def report(*what: Any) -> None:
-        os.write(writes, json.dumps(what).encode() + b"\n")
+    def connected(report: Callable[..., None]) -> None:
+        folder.mkdir()
+        tempfile.tempdir = str(folder)
+        server.connect(seed)
+        work(report)
+
+    return start(connected)
+
+
+def run_phased(spark: Any, root: str, seed: int, report: Callable[..., None]) -> None:
+    """Run a scenario, and report its phases."""
 
     @contextmanager
     def inside(phase: str) -> Iterator[None]:
@@ -749,63 +827,85 @@ def phased_child(spark: Any, root: str, seed: int, writes: int) -> None:
 
         return run
 
-    try:
-        scenario = Scenario(spark, root, seed, on_update=lambda oracle, *update: report(
-            "given", ORACLES.index(oracle), *update
-        ))
-        with mock.patch.object(Commits, "append", phased("commit", Commits.append)), \
-                mock.patch.object(
-                    StepContext, "_merged", phased("compaction", StepContext._merged)):
-            for number, stage in enumerate(scenario.STAGES):
-                report("begins", stage)
-                # A load opens the store, or is the first step.
-                phase = "load" if number < 2 or stage == "reopen" else stage
-                with inside(phase) if phase in PHASES else nullcontext():
-                    scenario.take(stage)
-                report("done", stage)
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(98)
+    scenario = Scenario(spark, root, seed, holds=True, on_update=lambda oracle, *update: report(
+        "given", ORACLES.index(oracle), *update
+    ))
+    with mock.patch.object(Commits, "append", phased("commit", Commits.append)), \
+            mock.patch.object(StepContext, "_merged", phased("compaction", StepContext._merged)):
+        for number, stage in enumerate(scenario.STAGES):
+            report("begins", stage)
+            # A load opens the store, or is the first step.
+            phase = "load" if number < 2 or stage == "reopen" else stage
+            with inside(phase) if phase in PHASES else nullcontext():
+                scenario.take(stage)
+            report("done", stage)
 
 
-def kills_in_volumes(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
-    """T2 in a volume: each phase in turn is killed at a random moment, whose mount lacks calls."""
-    tally = Tally("T2 random kills in volumes")
-    workspace = volumes.workspace()
+def recovered_apart(
+    spark: Any, server: Server, root: str, folder: Path, seed: int, child: Phased
+) -> None:
+    """Open the store of a killed process in another process, as on another machine."""
+
+    def work(report: Callable[..., None]) -> None:
+        try:
+            recovered(spark, root, seed, *child.report(), holds=True)
+        except Exception as error:
+            report(str(error) if isinstance(error, Wrong) else traceback.format_exc())
+
+    process, lines = start_on_a_machine(server, folder, seed, work)
+    with lines:
+        messages = [message for line in lines for message in json.loads(line)]
+    code = end_of(process)
+    demand(not messages, "".join(messages))
+    demand(code == 0, f"the process that opens the store ended with {code}")
+
+
+def random_kills_of_phases(
+    spark: Any, folder: Path, options: Options, tally: Tally, server: Server
+) -> Tally:
+    """Each phase in turn is killed at a random moment."""
     chance = random.Random(48)
-    seeds = max(1, options.volume // len(PHASES))
+    seeds = max(1, options.phases // len(PHASES))
     lasted: dict[int, dict[str, list[float]]] = {}
-
-    def root(name: str) -> str:
-        return f"{volumes.VOLUME}/random/{name}/store"
-
-    set_credentials(volumes.VOLUME, workspace.client, mount=str(workspace.folder))
     # Batches of a few rows are merged, or a short run has no compaction.
-    with volumes.refusing(workspace.folder, errno.ENOSYS), \
-            thresholds.using(spine_merge_batches_min=2, spine_merge_rows_min=2):
-        for number in range(options.volume):
+    with thresholds.using(spine_merge_batches_min=2, spine_merge_rows_min=2):
+        for number in range(options.phases):
             seed, phase = number // len(PHASES) % seeds, PHASES[number % len(PHASES)]
             if seed not in lasted:
                 with tally.run(f"seed {seed}, without a kill"):
-                    child = Phased(spark, root(f"whole-{seed}"), seed, workspace)
+                    root, here = f"{server.url}/whole-{seed}/store", folder / f"whole-{seed}"
+                    child = Phased(spark, server, root, here, seed)
                     demand(child.end() == 0, f"it failed: {child.lines}")
                     lasted[seed] = child.durations()
                     demand(all(lasted[seed].values()), f"a phase did not come: {lasted[seed]}")
+                    recovered_apart(spark, server, root, folder / f"after-{seed}", seed, child)
             with tally.run(f"seed {seed}, {phase}, kill {number}"):
                 occurrence = chance.randrange(len(lasted[seed][phase]))
-                child = Phased(spark, root(f"{number}"), seed, workspace)
+                root, here = f"{server.url}/{number}/store", folder / f"kill-{number}"
+                child = Phased(spark, server, root, here, seed)
                 demand(child.wait_for(phase, occurrence + 1), f"{phase} did not come")
                 time.sleep(chance.random() * lasted[seed][phase][occurrence])
                 code = child.kill()
                 demand(code in (-signal.SIGKILL, 0), f"it ended with {code}: {child.lines}")
                 there = "in" if child.is_inside(phase) else "after"
                 tally.notes[f"killed {there} {phase}"] += 1
-                acknowledged, under_way, segments = child.report()
-                recovered(spark, root(f"{number}"), seed, acknowledged, under_way, segments)
-        shutil.rmtree(workspace.volume / "random")
-    set_credentials(volumes.VOLUME)
-    yield tally
+                recovered_apart(
+                    spark, server, root, folder / f"recovered-{number}", seed, child)
+    return tally
+
+
+def kills_in_volumes(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T2 in a volume: each phase in turn is killed at a random moment, whose mount lacks calls."""
+    with volume_server() as server:
+        yield random_kills_of_phases(
+            spark, folder, options, Tally("T2 random kills in volumes"), server)
+
+
+def kills_in_objects(spark: Any, folder: Path, options: Options) -> Iterator[Tally]:
+    """T2 in an object store: each phase in turn is killed at a random moment."""
+    with bucket_server() as server:
+        yield random_kills_of_phases(
+            spark, folder, options, Tally("T2 random kills in object stores"), server)
 
 
 # Faults of files.
@@ -1312,6 +1412,7 @@ GATES: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "mounts": mounts,
     "late": late_listings,
     "T2-volume": kills_in_volumes,
+    "T2-objects": kills_in_objects,
 }
 ALONE: dict[str, Callable[[Any, Path, Options], Iterator[Tally]]] = {
     "T2": random_kills,
@@ -1400,11 +1501,11 @@ def commits_come_before_their_files() -> Iterator[None]:
 
 
 @contextmanager
-def commits_come_before_their_uploads() -> Iterator[None]:
-    waiting: list[tuple[VolumeObjects, str, bytes]] = []
+def _late_uploads(kind: type[Objects]) -> Iterator[None]:
+    waiting: list[tuple[Objects, str, bytes]] = []
     real_append = Commits.append
 
-    def upload(objects: VolumeObjects, name: str, path: str) -> None:
+    def upload(objects: Objects, name: str, path: str) -> None:
         waiting.append((objects, name, Path(path).read_bytes()))
 
     def append(*args: Any) -> Any:
@@ -1415,9 +1516,16 @@ def commits_come_before_their_uploads() -> Iterator[None]:
             objects.replace(name, data)
         return commit
 
-    with mock.patch.object(VolumeObjects, "upload", upload), \
-            mock.patch.object(Commits, "append", append):
+    with mock.patch.object(kind, "upload", upload), mock.patch.object(Commits, "append", append):
         yield
+
+
+def commits_come_before_their_uploads() -> Any:
+    return _late_uploads(VolumeObjects)
+
+
+def commits_come_before_their_objects() -> Any:
+    return _late_uploads(RemoteObjects)
 
 
 @contextmanager
@@ -1538,6 +1646,7 @@ BUGS: list[tuple[Callable[[], Any], str, int]] = [
     (the_folder_of_commits_is_not_synced, "loss", 6),
     (commits_come_before_their_files, "T1", 3),
     (commits_come_before_their_uploads, "T2-volume", 1),
+    (commits_come_before_their_objects, "T2-objects", 1),
     (files_go_before_the_commit_without_them, "T1", 3),
     (what_waits_is_not_committed, "T1", 9),
     (the_outbox_is_not_committed, "T1", 3),
@@ -1550,8 +1659,8 @@ BUGS: list[tuple[Callable[[], Any], str, int]] = [
     (tombstones_are_deleted_without_a_floor, "writers", 1),
 ]
 
-#: The kills in a volume that look for a seeded bug, two of each phase.
-VOLUME_KILLS = 2 * len(PHASES)
+#: The kills of phases that look for a seeded bug, two of each phase.
+PHASE_KILLS = 2 * len(PHASES)
 
 
 def self_check(gates: Sequence[str]) -> int:
@@ -1563,7 +1672,7 @@ def self_check(gates: Sequence[str]) -> int:
             for bug, name, stride in bugs:
                 with bug(), tempfile.TemporaryDirectory(dir=folder) as inside:
                     tallies = list(GATES[name](
-                        spark, Path(inside), Options(stride=stride, volume=VOLUME_KILLS)))
+                        spark, Path(inside), Options(stride=stride, phases=PHASE_KILLS)))
                 wrong, runs = sum(len(t.wrong) for t in tallies), sum(t.runs for t in tallies)
                 missed += not wrong
                 print(f"{bug.__name__}: {wrong} of {runs} runs of {name} found it", flush=True)
@@ -1597,7 +1706,7 @@ def main() -> int:
     if options.self_check:
         return 1 if self_check(options.only or [*GATES]) else 0
     whole = Options(options.seeds, options.stride, options.first)
-    quick = replace(whole, stride=7, real=4, random=12, volume=15, executors=3, rows=50_000)
+    quick = replace(whole, stride=7, real=4, random=12, phases=15, executors=3, rows=50_000)
     tallies = run_gates(options.only or [*GATES, *ALONE], quick if options.quick else whole)
     runs, right = sum(tally.runs for tally in tallies), sum(tally.right for tally in tallies)
     print(f"{runs} runs: {right} right, {runs - right} wrong")

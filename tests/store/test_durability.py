@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import crashes
@@ -15,7 +17,7 @@ import durability_program
 import pyarrow as pa
 import pytest
 from crashes import At, Synced, operations
-from durability_program import BUGS, GATES, VOLUME_KILLS, Options, Scenario, small_batches
+from durability_program import BUGS, GATES, PHASE_KILLS, Options, Scenario, small_batches
 
 from pyspark_diff.errors import StorageError
 from pyspark_diff.trace import storage
@@ -26,6 +28,8 @@ from pyspark_diff.trace.storage import StoreFiles
 #: A store in a volume needs the client of a workspace.
 NEEDS_SDK = pytest.mark.skipif(
     importlib.util.find_spec("databricks") is None, reason="databricks-sdk is not installed")
+#: Seconds after which a command hangs.
+HANGS = 1800
 
 
 def run(spark, folder, gate, **options):
@@ -43,7 +47,7 @@ def run(spark, folder, gate, **options):
         ("T1-real", {"real": 3}),
         ("loss", {"stride": 131}),
         ("writers", {}),
-        pytest.param("T2-volume", {"volume": 5}, marks=[NEEDS_SDK, pytest.mark.slow]),
+        pytest.param("T2-volume", {"phases": 5}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("late", {}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("mounts", {"stride": 17}, marks=[NEEDS_SDK, pytest.mark.slow]),
         pytest.param("T1", {"seeds": 3}, marks=pytest.mark.slow),
@@ -200,8 +204,29 @@ QUICK = ("a_name_that_is_taken_is_overwritten",)
             ],
         )
         for bug, gate, stride in BUGS
+        if gate != "T2-objects"
     ],
 )
 def test_a_seeded_bug_is_found(spark, tmp_path, bug, gate, stride):
     with bug():
-        assert run(spark, tmp_path, gate, stride=stride, volume=VOLUME_KILLS)
+        assert run(spark, tmp_path, gate, stride=stride, phases=PHASE_KILLS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "last"),
+    [("--quick", "18 runs: 18 right, 0 wrong"),
+     ("--self-check", "1 bugs were seeded, 1 were found")],
+)
+def test_kills_in_object_stores(tmp_path, form, last):
+    """A command of its own: this process may have used a client that a fork cannot use."""
+    pytest.importorskip("moto")
+    pytest.importorskip("obstore")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, durability_program.__file__, "--only", "T2-objects", form],
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANGS,
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"},
+    )
+    assert done.stdout.splitlines()[-1:] == [last], done.stdout + done.stderr[-3000:]
+    assert done.returncode == 0
