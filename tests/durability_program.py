@@ -239,12 +239,12 @@ class Application:
                 since == 0 if self.holds else since is not None and since <= moment,
                 f"{oracle.__name__} is kept from {since} on, and is at {moment}",
             )
-            for kept in range(since, moment + 1):
-                actual = accumulate(rows, kept)
-                wanted = answer(self.seed, oracle, kept)
+            for instant in range(since, moment + 1):
+                actual = accumulate(rows, instant)
+                wanted = answer(self.seed, oracle, instant)
                 demand(
                     actual == wanted,
-                    f"{oracle.__name__} is kept wrong at {kept}: {actual}, not {wanted}",
+                    f"{oracle.__name__} is kept wrong at {instant}: {actual}, not {wanted}",
                 )
         wrong = self.flow.verify()
         demand(not wrong, f"files are wrong: {wrong}")
@@ -691,10 +691,14 @@ class Server:
 
     connect : callable
         Takes a seed. Each process calls it, as two processes cannot share a connection.
+
+    under_way : callable
+        Returns the number of requests that write and have no answer yet.
     """
 
     url: str
     connect: Callable[[int], None]
+    under_way: Callable[[], int] = lambda: 0
 
 
 @contextmanager
@@ -714,10 +718,13 @@ def volume_server() -> Iterator[Server]:
 def bucket_server() -> Iterator[Server]:
     """A bucket. With odd seeds the machines exchange all files through it, as on a cluster.
 
+    The server lets some requests wait, so that a request of a killed process may write after
+    another process has opened the store.
+
     A process that has used obstore cannot be forked: its client hangs in the other process. So this
     process never uses it.
     """
-    from stores import environment
+    from stores import Late, environment, s3_server
 
     settings = environment()
 
@@ -732,7 +739,9 @@ def bucket_server() -> Iterator[Server]:
         if seed % 2:
             opening.is_alone = lambda spark: False  # type: ignore[assignment]
 
-    yield Server(f"s3://bucket/{uuid.uuid4().hex}", connect)
+    # A step takes longer than a request waits, or the last vacuum may come before an upload.
+    with Late(s3_server(), share=0.08, seconds=0.3, seed=48) as late:
+        yield Server(f"s3://bucket/{uuid.uuid4().hex}", connect, lambda: late.under_way)
 
 
 class Phased:
@@ -886,6 +895,7 @@ def random_kills_of_phases(
                 demand(child.wait_for(phase, occurrence + 1), f"{phase} did not come")
                 time.sleep(chance.random() * lasted[seed][phase][occurrence])
                 code = child.kill()
+                tally.notes["killed while requests were under way"] += server.under_way() > 0
                 demand(code in (-signal.SIGKILL, 0), f"it ended with {code}: {child.lines}")
                 there = "in" if child.is_inside(phase) else "after"
                 tally.notes[f"killed {there} {phase}"] += 1
