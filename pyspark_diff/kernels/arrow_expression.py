@@ -57,7 +57,7 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     ">": lambda x, y: _less(y, x),
     ">=": lambda x, y: _less_or_equal(y, x),
     "div by": pc.divide_checked,
-    # Of doubles, of which none fails.
+    # Its arguments are doubles without a function that fails.
     "/": pc.divide_checked,
     # The divisor is a number that is neither 0 nor -1, so that all quotients fit.
     "div": pc.divide,
