@@ -224,7 +224,8 @@ class Campaign:
     def _run(self, rebuild: bool = False, aim: Aim | None = None) -> Outcome:
         """Run a process to its end, and start the next JVM after a kill of one."""
         notes, other = self._processes.Pipe()
-        job = Job(self._folder, self._database, rebuild, aim, self._fault)
+        counts = aim is None and self._rounds % 4 == 1
+        job = Job(self._folder, self._database, rebuild, aim, self._fault, counts)
         spare = self._spare if aim is not None and "JVM" in ENDS[aim.end] else None
         address = self._shared if spare is None else spare.address()
         process = self._processes.Process(target=refresh_in, args=(job, address, other))

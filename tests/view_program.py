@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,20 @@ class Aim:
 
 @dataclass(frozen=True)
 class Job:
-    """A refresh of the views of a database in a folder, with a seeded fault of the library."""
+    """A refresh of the views of a database in a folder, with a seeded fault of the library.
+
+    Parameters
+    ----------
+    counts : bool
+        Whether to count the calls in each phase, which makes the refresh slower.
+    """
 
     folder: Path
     database: str
     rebuild: bool = False
     aim: Aim | None = None
     fault: str = ""
+    counts: bool = False
 
 
 def views_of(database: str) -> list[View]:
@@ -146,8 +153,8 @@ def tables_in(spark: SparkSession, folder: Path, database: str) -> None:
 class Phases:
     """The present phase of this process, and its end at the moment of an aim. It holds state."""
 
-    def __init__(self, aim: Aim | None, notes: Connection, jvm: int):
-        self._aim, self._notes, self._jvm = aim, notes, jvm
+    def __init__(self, aim: Aim | None, counts: bool, notes: Connection, jvm: int):
+        self._aim, self._counts, self._notes, self._jvm = aim, counts, notes, jvm
         self._phase, self._began, self._calls = "", 0.0, 0
         self._visits = dict.fromkeys(PHASES, 0)
 
@@ -168,7 +175,7 @@ class Phases:
             self._notes.send(("aimed", phase))
             if self._aim.call == 0:
                 self._end()
-        if self._aim is None or (self._is_aimed() and self._aim.call is not None):
+        if self._counts or (self._is_aimed() and self._aim.call is not None):
             sys.setprofile(self._count)
         return before
 
@@ -199,8 +206,9 @@ class Phases:
         self._wrap(BaseDataflow, "_write", lambda _: "open", "")
         self._wrap(Sources, "read", lambda _: "read", "step")
         self._wrap(Store, "commit", lambda _: "commit", "between")
-        self._wrap(MergedTable, "write", lambda sink: f"write {sink._name.split('.')[-1]}",
-                     "between")
+        self._wrap(
+            MergedTable, "write", lambda sink: f"write {sink._name.split('.')[-1]}", "between"
+        )
         self._wrap(RecordFile, "write", lambda _: "record", None)
 
     def _wrap(
@@ -247,28 +255,22 @@ def forget_due_epochs() -> None:
     BaseDataflow._go_on = go_on  # type: ignore[method-assign]
 
 
-def commit_old_offsets() -> None:
-    """Commit the rows of the sources without the positions after them."""
-    real, first = Store.commit, []
+def feed_twice() -> None:
+    """Feed each change of a source twice."""
+    real = Sources._feed
 
-    def commit(self: Any, state: Any, *rest: Any) -> Any:
-        first.append(state.offsets)
-        return real(self, replace(state, offsets=first[0]), *rest)
+    def feed(self: Any, *args: Any) -> None:
+        real(self, *args)
+        real(self, *args)
 
-    def read(self: Any, now: Any, taken: Any) -> Any:
-        first[:] = [dict(taken)] if taken else []
-        return real_read(self, now, taken)
-
-    real_read = Sources.read
-    Sources.read = read  # type: ignore[method-assign]
-    Store.commit = commit  # type: ignore[method-assign]
+    Sources._feed = feed  # type: ignore[method-assign]
 
 
 #: Each fault with the words of a report of it.
 FAULTS: dict[str, tuple[Callable[[], None], str]] = {
     "a merge in two commits": (merge_in_two_commits, "a reader of"),
     "a lost epoch": (forget_due_epochs, "the answer at"),
-    "changes that are read twice": (commit_old_offsets, "the answer at"),
+    "changes that are read twice": (feed_twice, "the answer at"),
 }
 
 
@@ -280,7 +282,7 @@ def refresh_in(job: Job, address: tuple[str, str, int], notes: Connection) -> No
             FAULTS[job.fault][0]()
         spark = connected(port, secret)
         tables_in(spark, job.folder, job.database)
-        phases = Phases(job.aim, notes, jvm)
+        phases = Phases(job.aim, job.counts, notes, jvm)
         phases.watch()
         try:
             versions = _refresh(spark, job, job.rebuild)
